@@ -16,10 +16,10 @@ COMPILE := $(CACHED) $(PY) -m pytest --collect-only -qq -n 0 >/dev/null 2>&1
 .PHONY: chat serve test test-quick docs docs-serve bench soak refresh-models clean
 
 chat: $(VENV)/.chat
-	@$(PY) -m foveal.cli chat
+	@$(PY) -m foveal chat
 
 serve: $(VENV)/.serve
-	@$(PY) -m foveal.cli serve
+	@$(PY) -m foveal serve
 
 test: $(VENV)/.test $(VENV)/.frameworks
 	@$(VENV)/bin/ruff check .
@@ -43,7 +43,7 @@ docs-serve: $(VENV)/.docs
 bench: $(VENV)/.bench
 	@$(PY) -m bench
 
-# The files of tests that do more in it: examples at random, crashes, all frameworks and clients. Takes an hour or two.
+# The files of tests that do more in it: examples at random, crashes, all frameworks and clients.
 soak: $(VENV)/.test $(VENV)/.frameworks
 	@FOVEAL_SOAK=1 $(CACHED) $(PY) -m pytest -n 2 --dist worksteal -o faulthandler_timeout=7200
 
@@ -62,6 +62,7 @@ $(VENV)/.chat: pyproject.toml constraints.txt $(VENV)/.venv
 	@PYTHONPATH=src $(PY) tools/fetch_model.py $$PPID >/dev/null 2>&1 &
 	@echo "installing foveal …"
 	@$(LOUD_PIP) install $(LEAN) -e '.[exact,terminal,local]'
+	@echo "installed; the first start takes some seconds more …"
 	@touch $@
 
 $(VENV)/.serve: $(VENV)/.chat

@@ -3,7 +3,7 @@
 python -m bench                   run all groups
 python -m bench fit clip          run some of: import clip fold memory fit peers store session recall
                                   compaction ledger dropin survival redaction server adapters inspector peer_recall
-                                  surprise coding_agents tools archive user_memory
+                                  surprise coding_agents tools archive user_memory branches
 python -m bench surprise --limit 8    replay at most 8 conversations; the same for peer_recall
 python -m bench.table             print the stored results as Markdown
 """
@@ -26,9 +26,13 @@ from bench.measure import Row, progress
 GROUPS: Final = (
     "import", "clip", "fold", "memory", "fit", "peers", "store", "session", "recall", "compaction", "ledger",
     "dropin", "survival", "redaction", "server", "adapters", "inspector", "peer_recall",
-    "surprise", "coding_agents", "tools", "archive", "user_memory",
+    "surprise", "coding_agents", "tools", "archive", "user_memory", "branches",
 )  # fmt: skip
-OPTIONS: Final = {"peer_recall": ("limit",), "surprise": ("limit", "minutes", "windows")}
+OPTIONS: Final = {
+    "branches": ("limit",),
+    "peer_recall": ("limit",),
+    "surprise": ("limit", "minutes", "windows"),
+}
 """Options of the groups that have some."""
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 

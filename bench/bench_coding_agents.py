@@ -1,12 +1,13 @@
 """Measures coding agents from npm and PyPI: what they send with and without Foveal.
 
-Each agent has the same conversation three times, with an upstream that lets it call its own tools:
+Each agent has the same conversation several times, with an upstream that lets it call its own tools:
 
 1. directly, in a window without a limit, its own compaction off: the whole history;
-2. directly, in a small window that it is told, its own compaction on;
-3. through `foveal serve`, in the same small window, its own compaction off.
+2. directly, in a window that it is told, its own compaction on;
+3. through `foveal serve`, in the same window, its own compaction off;
+4. through `foveal serve`, in the same window, its own compaction on.
 
-    python -m bench.bench_coding_agents pi aider    only these agents
+    python -m bench.bench_coding_agents pi aider 32000    only these agents, only this window
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from bench.measure import Row, progress
 from bench.processes import cpu_seconds, import_from_tests
 
 TURNS: Final = 4
-STEPS: Final = 9
+STEPS: Final = 26
+WINDOWS: Final = (32_000, 120_000)
+"""A larger one for an agent whose tools and instructions do not fit into it."""
 REQUESTS: Final = TURNS * (STEPS + 1)
-_MODES: Final = {"whole": "whole history", "own": "its own compaction", "foveal": "Foveal"}
+_MODES: Final = {"own": "its own compaction", "foveal": "Foveal", "both": "both"}
 
 
 class AgentRun(NamedTuple):
@@ -45,34 +48,38 @@ class AgentRun(NamedTuple):
 
 
 def rows(names: list[str] | None = None) -> Iterator[Row]:
-    clients = import_from_tests("support.coding_clients").CODING_CLIENTS
-    for client in clients:
-        if not names or client.client.program in names:
-            yield from _client_rows(client)
+    support = import_from_tests("support.coding_clients")
+    programs = {name for name in names or () if not name.isdigit()}
+    windows = [int(name) for name in names or () if name.isdigit()] or WINDOWS
+    for client in support.CODING_CLIENTS:
+        if not programs or client.client.program in programs:
+            yield from _client_rows(client, "whole", "whole history", support.UNLIMITED)
+            for window in dict.fromkeys(max(window, client.window) for window in windows):
+                for mode, words in _MODES.items():
+                    yield from _client_rows(client, mode, words, window)
 
 
-def _client_rows(client: Any) -> Iterator[Row]:
+def _client_rows(client: Any, mode: str, words: str, window: int) -> Iterator[Row]:
     skipped = import_from_tests("pytest").skip.Exception
-    for mode, words in _MODES.items():
-        progress(f"coding_agents: {client.name}, {words} …")
-        what = f"{client.name}, {words}: prompt tokens"
-        try:
-            run = measured_run(client, mode)
-        except skipped as reason:
-            yield Row(what, None, "tokens", note=str(reason))
-            return
-        yield Row(what, run.figures.tokens, "tokens", note=_note(client, mode, run))
+    size = "" if mode == "whole" else f" in {window:,}"
+    progress(f"coding_agents: {client.name}, {words}{size} …")
+    what = f"{client.name}, {words}{size}: cost"
+    try:
+        run = measured_run(client, mode, window)
+    except skipped as reason:
+        yield Row(what, None, "tokens", note=str(reason))
+    else:
+        yield Row(what, round(run.figures.cost), "tokens", note=_note(run))
         if mode == "foveal":
-            yield Row(f"{client.name}: added to a request, p50", run.added_ms / 1_000)
-            yield Row(f"{client.name}: CPU time per request", run.cpu_s / max(run.answered, 1))
+            yield Row(f"{client.name}{size}: added to a request, p50", run.added_ms / 1_000)
+            yield Row(f"{client.name}{size}: CPU time per request", run.cpu_s / max(run.answered, 1))
 
 
-def _note(client: Any, mode: str, run: AgentRun) -> str:
+def _note(run: AgentRun) -> str:
     figures = run.figures
-    window = "no limit" if mode == "whole" else f"window {client.window:,}"
     parts = [
-        f"{window}: {figures.uncached:,} uncached",
-        f"cost {figures.cost:,.0f}",
+        f"{figures.tokens:,} prompt tokens",
+        f"{figures.uncached:,} uncached",
         f"largest {figures.largest:,}",
         f"{figures.requests} requests",
         f"{run.answered} of {REQUESTS} steps",
@@ -83,7 +90,7 @@ def _note(client: Any, mode: str, run: AgentRun) -> str:
     return ", ".join(parts) + (f"; {run.problem}" if run.problem else "")
 
 
-def measured_run(client: Any, mode: str) -> AgentRun:
+def measured_run(client: Any, mode: str, window: int) -> AgentRun:
     """Have the conversation once; a client that gives up ends it, and the figures are those until then."""
     upstreams = import_from_tests("support.agent_upstream")
     processes = import_from_tests("support.serve_process")
@@ -91,7 +98,6 @@ def measured_run(client: Any, mode: str) -> AgentRun:
     npm.installed(client.client)
     turns = TURNS if client.has_tools else REQUESTS
     prompts = [f"Find part {turn}." for turn in range(turns)]
-    window = import_from_tests("support.coding_clients").UNLIMITED if mode == "whole" else client.window
     problem, added, cpu, began = "", [0.0], 0.0, time.perf_counter()
     with ExitStack() as stack:
         upstream = stack.enter_context(upstreams.AgentUpstream(window=window))
@@ -99,14 +105,14 @@ def measured_run(client: Any, mode: str) -> AgentRun:
         upstream.steps, upstream.has_tools = STEPS, client.has_tools
         (home / "work/notes.txt").write_text("".join(f"note {number}\n" for number in range(200)))
         url, server = upstream.anthropic, None
-        if mode == "foveal":
+        if mode in ("foveal", "both"):
             urls = {"server.openai_url": upstream.openai, "server.anthropic_url": upstream.anthropic}
             server = stack.enter_context(
                 processes.serving(window=window, settings={**urls, "tokenizer": "auto"})
             )
             url = server.url
         try:
-            client.converse(home, url, prompts, own_window=window if mode == "own" else 0)
+            client.converse(home, url, prompts, own_window=window if mode in ("own", "both") else 0)
         except AssertionError as error:
             problem = f"ended early: {' '.join(str(error).split())[-160:]}"
         if server is not None:

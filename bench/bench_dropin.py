@@ -18,19 +18,25 @@ from typing import Any, Final, NamedTuple
 
 from bench.loopback import PAUSE, PIECES, KeepAliveConnection, pieces, reply, streamed_text
 from bench.measure import Row, progress, quantile
-from bench.processes import cpu_seconds, server, upstream
+from bench.processes import cpu_seconds, relay, server, upstream
 
 MESSAGES: Final = 200
 CONVERSATIONS: Final = 12
 REQUESTS: Final = 25
 CLIENT_COUNTS: Final = (50, 200, 500)
 STREAMS_PER_CLIENT: Final = 3
+RELAY_CLIENTS: Final = 50
+RELAY_ROUNDS: Final = 5
+LONG_HISTORIES: Final = (500, 50_000)
+LONG_REQUESTS: Final = 8
 
 
 def rows() -> Iterator[Row]:
     with _server_and_upstream() as (port, upstream, _):
         yield from _latency_rows(port, upstream)
     yield from streaming_rows()
+    yield from relay_rows()
+    yield from long_history_rows()
 
 
 def streaming_rows(client_counts: Sequence[int] = CLIENT_COUNTS) -> Iterator[Row]:
@@ -38,6 +44,47 @@ def streaming_rows(client_counts: Sequence[int] = CLIENT_COUNTS) -> Iterator[Row
     for clients in client_counts:
         with _server_and_upstream() as (port, upstream, pid):
             yield from _client_rows(clients, port, upstream, pid)
+
+
+def relay_rows() -> Iterator[Row]:
+    """Yield the CPU time of a streamed request relative to a bare relay, the best of several rounds of each."""
+    with _server_and_upstream() as (port, upstream, pid), relay(upstream) as bare:
+        best = {pid: 1.0, bare.pid: 1.0}
+        for number in range(RELAY_ROUNDS):
+            progress(f"dropin: bare relay, round {number + 1} of {RELAY_ROUNDS} …")
+            for process, at in ((pid, port), (bare.pid, bare.port)):
+                before = cpu_seconds(process)
+                streamed = asyncio.run(_stream_all(at, RELAY_CLIENTS, f"round {number}"))
+                used = (cpu_seconds(process) - before) / len(streamed.first_bytes)
+                best[process] = min(best[process], used) if number else 1.0  # the first is the warm-up
+    note = f"{best[pid] * 1e3:.1f} and {best[bare.pid] * 1e3:.1f} ms; {RELAY_CLIENTS} clients"
+    name = "CPU time of a streamed request relative to a bare aiohttp relay"
+    yield Row(name, best[pid] / best[bare.pid], "×", 2.0, note=note)
+
+
+def long_history_rows(counts: Sequence[int] = LONG_HISTORIES) -> Iterator[Row]:
+    """Yield the CPU time of a later request in a long conversation, relative to a short one."""
+    settings = "server.max_messages=1000000", "server.max_body=100000000"
+    with _server_and_upstream(*settings) as (port, _, pid):
+        used = [asyncio.run(_later_request_cpu(port, pid, count)) for count in counts]
+    for count, cpu in zip(counts, used, strict=True):
+        yield Row(f"later request with {count:,} messages: CPU time", cpu, limit=0.050)
+    yield Row(f"relative to one with {counts[0]:,} messages", used[-1] / used[0], "×")
+
+
+async def _later_request_cpu(port: int, pid: int, count: int) -> float:
+    """Return the CPU time of one of several requests that continue a conversation with so many messages."""
+    progress(f"dropin: a request with {count:,} messages …")
+    connection = await KeepAliveConnection(port).open()
+    messages = [{"role": ("user", "assistant")[at % 2], "content": f"word {at} " * 8} for at in range(count)]
+    before = 0.0
+    for number in range(LONG_REQUESTS + 1):
+        messages.append({"role": "user", "content": f"and then {number}?"})
+        await connection.ask(json.dumps({"model": "gpt-4o", "messages": messages}).encode())
+        messages.append(reply()["choices"][0]["message"])
+        before = before or cpu_seconds(pid)
+    connection.close()
+    return (cpu_seconds(pid) - before) / LONG_REQUESTS
 
 
 def _latency_rows(port: int, upstream: int) -> Iterator[Row]:
@@ -166,11 +213,11 @@ async def _stream_client(port: int, name: str, delay: float) -> tuple[int, list[
 
 
 @contextmanager
-def _server_and_upstream() -> Iterator[tuple[int, int, int]]:
+def _server_and_upstream(*settings: str) -> Iterator[tuple[int, int, int]]:
     """Start both; yield the server's port, upstream's port, and the process id of the server."""
     with (
         upstream() as upstream_port,
-        server(settings=[f"server.openai_url=http://127.0.0.1:{upstream_port}/v1"]) as running,
+        server(settings=[f"server.openai_url=http://127.0.0.1:{upstream_port}/v1", *settings]) as running,
     ):
         yield running.port, upstream_port, running.pid
 

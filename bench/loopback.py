@@ -1,6 +1,7 @@
 """A fake upstream that answers at once, and a minimal HTTP client.
 
     python -m bench.loopback        prints its port and serves until standard input ends
+    python -m bench.loopback PORT   the same for a bare relay to this port, which the server is compared with
 
 It implements the parts of OpenAI chat completions and of Gemini's `generateContent` that the benchmarks need. An
 answer reports usage, estimated from the size of the request. A streamed answer has `PIECES` pieces, one every
@@ -104,6 +105,37 @@ async def main() -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
+async def relay(to: int) -> None:
+    """Relay requests with aiohttp and nothing else: the least that a proxy in Python does."""
+    import aiohttp
+    from aiohttp import web
+
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), auto_decompress=False
+    ) as client:
+
+        async def forward(request: web.Request) -> web.StreamResponse:
+            url = f"http://127.0.0.1:{to}{request.path}"
+            headers = {"authorization": request.headers.get("authorization", "")}
+            async with client.post(url, data=await request.read(), headers=headers) as upstream:
+                kept = {"content-type": upstream.headers["content-type"]}
+                response = web.StreamResponse(status=upstream.status, headers=kept)
+                await response.prepare(request)
+                async for chunk in upstream.content.iter_any():
+                    await response.write(chunk)
+                await response.write_eof()
+                return response
+
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_post("/{path:.*}", forward)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, backlog=1_024).start()
+        print(runner.addresses[0][1], flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        await runner.cleanup()
+
+
 class KeepAliveConnection:
     """A keep-alive connection."""
 
@@ -143,4 +175,9 @@ class KeepAliveConnection:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    if len(sys.argv) > 1:
+        import uvloop  # as in `foveal serve`
+
+        uvloop.run(relay(int(sys.argv[1])))
+    else:
+        asyncio.run(main())

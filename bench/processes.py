@@ -100,13 +100,26 @@ def _stop(process: subprocess.Popen[str]) -> None:
 @contextmanager
 def upstream() -> Iterator[int]:
     """Start the provider of `bench.loopback`; yield its port."""
-    command = [sys.executable, "-m", "bench.loopback"]
+    with _loopback() as running:
+        yield running.port
+
+
+@contextmanager
+def relay(to: int) -> Iterator[ServerProcess]:
+    """Start the bare relay of `bench.loopback` to a port."""
+    with _loopback(str(to)) as running:
+        yield running
+
+
+@contextmanager
+def _loopback(*arguments: str) -> Iterator[ServerProcess]:
+    command = [sys.executable, "-m", "bench.loopback", *arguments]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT
     ) as process:
         assert process.stdout is not None
         try:
-            yield int(process.stdout.readline())
+            yield ServerProcess(process, int(process.stdout.readline()))
         finally:
             process.communicate("")  # it ends with its standard input
 

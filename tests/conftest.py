@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 if TYPE_CHECKING:
     from support.chat_project import ChatProject
@@ -23,7 +23,7 @@ QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
 settings.register_profile(
     "foveal", derandomize=True, deadline=None, database=None, suppress_health_check=QUIET, max_examples=10
 )
-settings.register_profile("soak", parent=settings.get_profile("foveal"), derandomize=False, max_examples=200)
+settings.register_profile("soak", parent=settings.get_profile("foveal"), derandomize=False, max_examples=50)
 settings.register_profile("quick", parent=settings.get_profile("foveal"), max_examples=4)
 settings.load_profile("soak" if os.environ.get("FOVEAL_SOAK") else "foveal")
 
@@ -64,8 +64,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
     """Move the long tests to the front, so that none of them starts when all others have ended.
 
     A worker of xdist begins with a contiguous share of the tests, so each share gets long tests at its front."""
+    left_out: set[pytest.Item] = set()
     if config.getoption("--quick"):
         left_out = {item for item in items if {mark.name for mark in item.iter_markers()} & {"data", "long"}}
+    elif os.environ.get("FOVEAL_SOAK"):
+        from support.chosen_files import asks_for_soak
+
+        left_out = {item for item in items if not (is_hypothesis_test(item.obj) or asks_for_soak(item.path))}
+    if left_out:
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

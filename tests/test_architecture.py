@@ -23,6 +23,7 @@ from typing import Final
 import pytest
 
 import foveal
+from foveal.cli.version import version_text
 
 SOURCE: Final = Path(foveal.__file__).parent
 
@@ -36,11 +37,12 @@ LIBRARY: Final = (
     "core.reduction",
     "core.compaction",
     "core.policies",
+    "policies",
     "core.engine",
     "ports",
     "transcripts stores",
     "memory",
-    "recall",
+    "recall branches",
     "providers",
     "context",
     "sessions",
@@ -270,14 +272,14 @@ def test_the_old_path_of_the_program_still_runs_it() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "foveal.apps", "--version"], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"foveal {foveal.__version__}\n"
+    assert done.stdout == f"foveal {version_text()}\n"
 
 
 def test_the_package_runs_the_program() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "foveal", "--version"], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"foveal {foveal.__version__}\n"
+    assert done.stdout == f"foveal {version_text()}\n"
 
 
 def test_the_top_folder_holds_only_the_public_face() -> None:

@@ -83,12 +83,16 @@ NEW_FIELDS: Final = {
     "fitted", "requests", "newest", "imported", "user",
     "saved",  # None without reported usage, where it was 0.0, which is not written
     "tools", "deferred", "tools.defer", "tools.core",
-    "cause", "failures",
-    "compaction.summarise", "server.forward_other_paths",
+    "cause", "failures", "budgets", "periods", "summary_tokens",
+    "compaction.summarise", "server.forward_other_paths", "summary_cost_share",
     "agent", "max_tool_iterations", "on_disconnect", "telegram.agent", "discord.agent",
+    "tasks.max_tokens", "tasks.max_cost",
 }  # fmt: skip
 """Fields of events and reports that this version has added."""
-NEW_KINDS: Final = {"superseded", "thinking_left_out", "foreign_summary", "tools_loaded"}
+NEW_KINDS: Final = {
+    "superseded", "thinking_left_out", "foreign_summary", "tools_loaded", "prioritised", "steered",
+    "branched", "branch_ended",
+}  # fmt: skip
 """Kinds of events that this version has added."""
 RECALLED_LESS: Final = {"work", "work-forked"}
 """Sessions with replaced system texts, which recall no longer reads."""
@@ -181,7 +185,7 @@ def test_every_kind_of_event_part_and_level_occurs(stored: list[Event]) -> None:
     assert {type(part) for part in held} >= {Text, Thinking, Call, Media}
     lines = [line for one in (*SESSIONS["seen"].values(), *_seen()) for line in one.get("why", ())]
     assert {line["level"] for line in lines} == LEVELS
-    assert {policy["policy"] for policy in CONTEXTS.values()} == set(foveal.PRESETS)
+    assert {policy["policy"] for policy in CONTEXTS.values()} == set(foveal.PRESETS) - {"plain"}
     assert {fact.by for fact in facts if isinstance(fact, Compacted)} == {"ledger", "example/model"}
     assert any(fact.sources for fact in facts if isinstance(fact, Clipped))
     assert any(fact.replaces for fact in facts if isinstance(fact, Instructed))
@@ -394,6 +398,14 @@ def test_old_tokens_pairings_and_chats_are_known(folder: Path, tmp_path: Path) -
 
 
 NEW_KEYS = (
+    "budgets.agent",
+    "budgets.conversation",
+    "budgets.tell_model",
+    "budgets.tenant",
+    "budgets.unknown_price",
+    "budgets.user",
+    "context.hook",
+    "context.model_cuts",
     "memory.budget",
     "memory.enabled",
     "memory.learn_proposals",
@@ -402,14 +414,24 @@ NEW_KEYS = (
     "memory.propose_with_model",
     "memory.tool",
     "prompt",
+    "discord.approvers",
+    "discord.tools",
+    "server.approval_minutes",
     "server.database",
     "server.forward_other_paths",
     "server.memory",
     "server.memory_budget",
     "server.memory_tools",
     "server.proxy_retention_days",
+    "server.summary_cost_share",
+    "server.webhook",
+    "server.webhook_private",
+    "server.webhook_secret",
+    "telegram.approvers",
+    "telegram.tools",
     "telegram.webhook",
     "tools.approval",
+    "tools.branches",
     "tools.core",
     "tools.defer",
     "tools.network",

@@ -61,6 +61,7 @@ from support.histories import (
     long_text,
     make_script,
     render_log,
+    steer_some,
     supersede_some,
     user,
     wire_bytes,
@@ -97,10 +98,11 @@ policies, windows = st.sampled_from(POLICIES), st.sampled_from(WINDOWS)
 
 
 def requests(ctx: Context, story: ScriptedHistory) -> Iterator[int]:
-    """Run a conversation in which some messages are superseded, and yield after each request how many events there
-    were before it."""
+    """Run a conversation in which some messages are superseded or get a priority, and yield after each request how
+    many events there were before it."""
     for taken in story.calls:
         supersede_some(ctx)
+        steer_some(ctx)
         seen = len(ctx.log)
         try:
             ctx.fit(story.messages[:taken], tools=TOOLS[story.dialect])

@@ -17,7 +17,7 @@ import pytest
 import foveal
 from foveal.errors import ContextOverflow
 
-VALUES: Final = {"int": 3, "bool": True, "bytes": b"no", "JsonObject": {"message": "no"}}
+VALUES: Final = {"int": 3, "bool": True, "bytes": b"no", "JsonObject": {"message": "no"}, "Law": "Fits"}
 """Arguments by the name of their type; others get a text."""
 
 

@@ -88,6 +88,25 @@ SAYS = {
         "the parts add up: True",
         "sessions left: []",
     ],
+    "16_branches": [
+        "3 messages after bash",
+        "2 messages after the block",
+        "begins with the same messages: True",
+        "Find who calls parse(). → only report.py calls it",
+        "Read the log of the build. → the disk was full",
+        "unfolded: e",
+    ],
+    "17_hooks_and_priorities": [
+        "the failing test is shown: full",
+        "a hook kept (3,) with focus 'the failing tests'",
+    ],
+    "18_model_asks_for_a_cut": [
+        "27.5 % of the window",
+        "the cut is made. 66 results are hidden",
+        "a cut must free a fifth: 2,448",
+    ],
+    "19_policy_by_topic": ["policy by-topic", "billing is shown whole: True", "parser is shown whole: False"],
+    "20_policy_by_similarity": ["hidden:\n  1: invoice price tax customer\n  3: invoice"],
 }
 """What each of them must print, in parts."""
 
@@ -164,7 +183,7 @@ def test_the_demo_names_a_bad_setting() -> None:
 
 
 def test_the_demo_can_be_cut_short_by_a_pipe() -> None:
-    command = f'"{sys.executable}" -m foveal.cli.demo | head -n 2'
+    command = f'"{sys.executable}" -m foveal demo | head -n 2'
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=240)
     assert len(done.stdout.splitlines()) == 2
     assert done.stderr == ""

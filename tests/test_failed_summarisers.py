@@ -124,7 +124,7 @@ def test_a_summariser_that_fits_its_own_context_is_refused_and_the_ledger_writes
 
     ctx = foveal.Context("gpt-4.1", window=4_000, policy="handoff", summarise=fits)
     messages = [*chat(12), {"role": "user", "content": "and now?"}]
-    with pytest.warns(foveal.errors.SummariserFailed, match="is writing"):
+    with pytest.warns(foveal.errors.SummariserFailed, match="is at work"):
         fitted = ctx.fit(messages)
     assert fitted[-1] == messages[-1]
     assert not any(isinstance(event.fact, UserSaid) and event.fact.content == "x" for event in ctx.log)

@@ -32,7 +32,7 @@ def in_turn(cases: list[StatementCase], every: int) -> list[tuple[StatementCase,
     return list(zip(some_cases(cases, every=every), cycle(SUMMARISING), strict=False))
 
 
-CASES: Final = [*in_turn([*pair_cases()], 9), *in_turn([*fact_cases()], 5)]
+CASES: Final = [*in_turn([*pair_cases()], 17), *in_turn([*fact_cases()], 9)]
 
 
 def context(preset: str, window: int, *, asking: bool = False) -> Context:

@@ -44,6 +44,7 @@ from support.histories import (
     Json,
     ModelMessage,
     ScriptedHistory,
+    branch_some,
     context,
     describe_view,
     encode_and_decode,
@@ -53,6 +54,7 @@ from support.histories import (
     recount,
     render_log,
     scripted_histories,
+    steer_some,
     strings,
     supersede_some,
     wire_bytes,
@@ -78,10 +80,12 @@ class Call(NamedTuple):
 
 def loop(ctx: Context, story: ScriptedHistory, **beside: Any) -> Iterator[Call]:
     """Run a conversation as an agent does: fit the whole history so far before each utterance. Some messages are
-    superseded meanwhile."""
+    superseded or get a priority meanwhile, and some parts run in branches."""
     beside.setdefault("tools", TOOLS[story.dialect])
     for taken in story.calls:
         supersede_some(ctx)
+        branch_some(ctx)
+        steer_some(ctx)
         try:
             request, overflow = ctx.fit(story.messages[:taken], **beside), None
         except ContextOverflow as problem:
@@ -152,7 +156,7 @@ def may_move_prefix(events: tuple[Event, ...]) -> bool:
     return any(
         isinstance(e.fact, PREFIX_MOVERS)
         or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze")
-        or (isinstance(e.fact, Instructed) and e.fact.replaces is not None)
+        or (isinstance(e.fact, Instructed) and (e.fact.replaces is not None or e.fact.is_memory))
         or (isinstance(e.fact, Pinned) and e.fact.whole)
         for e in events
     )

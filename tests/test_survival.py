@@ -86,7 +86,7 @@ RULE_CASES: Final = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "window", "preset", "asking"), some_cases(RULE_CASES))
+@pytest.mark.parametrize(("shape", "window", "preset", "asking"), some_cases(RULE_CASES, every=3))
 def test_an_early_rule_is_verbatim_in_every_request(
     shape: str, window: int, preset: str, asking: bool
 ) -> None:
@@ -316,7 +316,7 @@ RECORDED_CASES: Final = [
 
 @pytest.mark.data
 @pytest.mark.skipif(not DATA, reason="the recorded conversations are not beside this checkout")
-@pytest.mark.parametrize(("name", "preset", "window"), RECORDED_CASES)
+@pytest.mark.parametrize(("name", "preset", "window"), some_cases(RECORDED_CASES, every=3))
 def test_recorded_conversations_keep_both_laws(name: str, preset: str, window: int) -> None:
     ctx = context(window, preset, summarise=MarkedWriter())
     messages = recorded(name)

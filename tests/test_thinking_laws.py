@@ -20,7 +20,7 @@ from msgspec.structs import replace
 import foveal
 from foveal import Context, ContextOverflow
 from foveal.core.log import ModelSaid, Reverted, Thinking, ThinkingLeftOut
-from foveal.core.policies.economy import _is_cheap
+from foveal.core.policies.economy import is_cheap
 from foveal.core.policies.ladder import plan_cut
 from foveal.core.policies.moment import Moment
 from foveal.core.tokens import MessageTokens
@@ -393,10 +393,10 @@ def test_the_price_of_a_cut_counts_the_thinking_that_is_lost() -> None:
     bound, free = cuts
     assert (bound.lost_thinking > 0, free.lost_thinking) == (True, 0)
     moment = Moment(calls=5, spent=100 * bound.lost_thinking, write=1.0, read=1.0, output=5.0)
-    assert _is_cheap(bound.rewritten, bound.lost_thinking, moment)
+    assert is_cheap(bound.rewritten, bound.lost_thinking, moment)
     expensive = replace(moment, output=20.0)
-    assert not _is_cheap(bound.rewritten, bound.lost_thinking, expensive)
-    assert _is_cheap(free.rewritten, free.lost_thinking, expensive)
+    assert not is_cheap(bound.rewritten, bound.lost_thinking, expensive)
+    assert is_cheap(free.rewritten, free.lost_thinking, expensive)
 
 
 def test_the_report_says_what_the_provider_left_out() -> None:

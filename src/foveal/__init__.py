@@ -9,9 +9,11 @@ from foveal import old_paths
 
 if TYPE_CHECKING:
     from foveal import adapters as adapters
+    from foveal import branches as branches
     from foveal import errors as errors
     from foveal import events as events
     from foveal import memory as memory
+    from foveal import policies as policies
     from foveal import ports as ports
     from foveal import recall as recall
     from foveal import stores as stores
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from foveal.context import Context
     from foveal.core.compaction.summariser import Summariser, SummaryRequest
     from foveal.core.engine.report import Report
+    from foveal.core.engine.reviews import EventBrief as EventBrief
+    from foveal.core.engine.reviews import ProposedCut as ProposedCut
+    from foveal.core.engine.reviews import Steering as Steering
     from foveal.core.log.events import Event, Instructed, ModelSaid, ToolReturned, UserSaid
     from foveal.core.models.model import Model, model
     from foveal.core.policies.presets import PRESETS, Policy, policy
@@ -39,19 +44,21 @@ if TYPE_CHECKING:
         UnknownSession,
         UnreadableEvent,
     )
+    from foveal.errors import BudgetExceeded as BudgetExceeded
     from foveal.errors import StoreUnusable as StoreUnusable
     from foveal.memory.memory import Memory
     from foveal.recall import Recall
     from foveal.sessions.session import Session
     from foveal.stores import open_store
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "core.reduction.truncation": ("Limits", "clip"),
     "context": ("Context",),
     "errors": (
         "BadSetting",
+        "BudgetExceeded",
         "Conflict",
         "ContextOverflow",
         "FovealError",
@@ -70,6 +77,7 @@ _MODULES = {
     "memory.memory": ("Memory",),
     "recall": ("Recall",),
     "core.engine.report": ("Report",),
+    "core.engine.reviews": ("EventBrief", "ProposedCut", "Steering"),
     "sessions.session": ("Session",),
     "stores": ("open_store",),
     "core.compaction.summariser": ("Summariser", "SummaryRequest"),
@@ -77,9 +85,11 @@ _MODULES = {
 _MODULE_OF = {name: f"foveal.{module}" for module, names in _MODULES.items() for name in names}
 _SUBMODULES = {
     "adapters": "foveal.adapters",
+    "branches": "foveal.branches",
     "errors": "foveal.errors",
     "events": "foveal.events",
     "memory": "foveal.memory",
+    "policies": "foveal.policies",
     "ports": "foveal.ports",
     "recall": "foveal.recall",
     "stores": "foveal.stores",

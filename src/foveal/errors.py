@@ -2,10 +2,12 @@
 
     FovealError
     ├── ContextOverflow     the parts that must stay do not fit; carries the numbers and the floor
+    ├── BudgetExceeded      a request would exceed a spending limit; carries what is spent and left
     ├── NotCompacted        nothing could be summarised, or no summary was written; the view is unchanged
     ├── NotDropped          what should be dropped is in every request; the message says why
     ├── NotRemembered       a memory cannot keep this: no words of the user, too long, or no such entry
     ├── MalformedMessage    a message that no dialect allows; names its index and field
+    ├── BadReduction        a policy of your own returned what a law forbids; names the policy and the reason
     ├── BadSetting          a setting outside its range; names the field and what is allowed
     ├── ConversationIdMissing  a request names no conversation, and `strict_ids` is set; says how to name it
     ├── Busy                a session is answering; the operation has to wait
@@ -41,7 +43,9 @@ __all__ = [
     "TRANSIENT_CODES",
     "AgentRemoved",
     "AnsweredElsewhere",
+    "BadReduction",
     "BadSetting",
+    "BudgetExceeded",
     "Busy",
     "Conflict",
     "ContextOverflow",
@@ -129,6 +133,30 @@ class FovealError(PicklableError, Exception):
     """
 
 
+class BadReduction(FovealError):
+    """A policy of your own returned a reduction that a law forbids.
+
+    Nothing of it was recorded. `foveal.testing.check_policy` finds such mistakes before users do.
+
+    Examples:
+        ```python
+        import foveal
+
+        try:
+            raise foveal.errors.BadReduction("mine", "it drops e4, which is pinned")
+        except foveal.FovealError as error:
+            assert str(error) == "the policy mine made a bad reduction: it drops e4, which is pinned"
+        ```
+    """
+
+    def __init__(self, policy: str, problem: str) -> None:
+        super().__init__(f"the policy {policy} made a bad reduction: {problem}")
+        self.policy: str = policy
+        """The name of the policy."""
+        self.problem: str = problem
+        """What is wrong with the reduction."""
+
+
 class ContextOverflow(FovealError):
     """The parts that may not be cut do not fit.
 
@@ -173,6 +201,56 @@ class ContextOverflow(FovealError):
         """Tokens that the input limit of the model, or a cap of the caller, leaves unused."""
         self.floor = floor
         """Tokens of the smallest possible request, with only what no reduction may touch."""
+
+
+class BudgetExceeded(FovealError):
+    """The next request would exceed a spending limit, or its price is not known.
+
+    Nothing was sent, and nothing is lost. The message has the numbers, and says what to do.
+
+    Examples:
+        ```python
+        import foveal
+
+        ctx = foveal.Context("gpt-4.1", limit="0.01 USD")
+        try:
+            ctx.fit([{"role": "user", "content": "Summarise this. " + "word " * 20_000}])
+        except foveal.BudgetExceeded as error:
+            assert error.left < (error.estimate or 0)
+        ```
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: str,
+        unit: str,
+        spent: float,
+        left: float,
+        estimate: float | None,
+        until: float | None = None,
+        wait_s: float | None = None,
+        scope: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.scope = scope
+        """Whose limit it is on a server, such as `tenant` or `user`; "" for a limit of your own loop."""
+        self.limit = limit
+        """The limit, such as `5 USD per day`."""
+        self.unit = unit
+        """The unit of the numbers: `USD` or `tokens`."""
+        self.spent = spent
+        """What is spent in all, or in the current period."""
+        self.left = left
+        """What is left of the limit."""
+        self.estimate = estimate
+        """What the request would probably use; None if the model has no price."""
+        self.until = until
+        """When the period ends, in seconds since 1970; None for a limit without a period."""
+        self.wait_s = wait_s
+        """Seconds until the request may fit: until the end of the period, or a few if only requests that are being
+        answered keep what it needs."""
 
 
 class NotCompacted(FovealError):
@@ -585,6 +663,8 @@ class ProviderError(FovealError):
 class SettingsChanged(PicklableError, UserWarning):
     """A saved `Context` continues with other settings than it was saved with.
 
+    A `Session` warns if it was stored with a policy of your own and is opened without one.
+
     Examples:
         ```python
         import warnings
@@ -600,10 +680,17 @@ class SettingsChanged(PicklableError, UserWarning):
         ```
     """
 
-    def __init__(self, changed: Sequence[str]) -> None:
+    def __init__(self, changed: Sequence[str], *, lost_policy: str = "") -> None:
+        class_name = "".join(word.capitalize() for word in lost_policy.split("-"))
+        advice = [
+            f"{lost_policy} is a policy of your own, of which a log has only the name: pass it again, as in "
+            f"`policy={class_name}()`"
+        ] * bool(lost_policy)
+        if len(changed) > len(advice):
+            advice.append(f"leave {'the others' if advice else 'them'} out to keep the saved ones")
         super().__init__(
-            f"the context continues with other settings than it was saved with ({'; '.join(changed)}); leave them "
-            "out to keep the saved ones"
+            f"the conversation continues with other settings than it was saved with ({'; '.join(changed)}); "
+            + "; ".join(advice)
         )
         self.changed: tuple[str, ...] = tuple(changed)
         """Each changed setting with its saved and its new value."""
@@ -626,6 +713,25 @@ class SummariserFailed(PicklableError, UserWarning):
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"a summariser failed ({problem}); this is told once, see report().summaries")
+
+
+class ReductionHookFailed(PicklableError, UserWarning):
+    """A hook raised an error, or returned what cannot be read.
+
+    The cut is made without it. The log has a note.
+
+    Examples:
+        ```python
+        import warnings
+
+        from foveal.errors import ReductionHookFailed
+
+        warnings.simplefilter("error", ReductionHookFailed)
+        ```
+    """
+
+    def __init__(self, problem: str, name: str = "on_reduction") -> None:
+        super().__init__(f"the hook `{name}` failed, so the request is made without it: {problem}")
 
 
 class UnrelatedConversation(PicklableError, UserWarning):

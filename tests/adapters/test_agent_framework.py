@@ -187,6 +187,23 @@ def test_recall_tools_answer_from_the_conversation_that_calls_them(provider: Sta
     assert "called Bob" not in result
 
 
+def test_context_tools_show_the_model_its_window(provider: StandIn) -> None:
+    def script(number: int) -> Answer:
+        return Answer(calls=(("context_status", {}),)) if number == 1 else Answer(text=f"Answer {number}.")
+
+    provider.script = script
+    foveal, session = middleware(), AgentSession()
+    careful = agent(provider, foveal, tools=foveal.context_tools)
+
+    async def talk() -> None:
+        await careful.run("What fills your window?", session=session)
+
+    run(careful, talk())
+    contents = [c for m in session.state["in_memory"]["messages"] for c in m.contents]
+    (result,) = [str(content.result) for content in contents if content.type == "function_result"]
+    assert result.startswith("[foveal context: the request has ")
+
+
 def test_contexts_in_a_store_survive_a_restart(provider: StandIn, tmp_path: Path) -> None:
     session = AgentSession(session_id="one")
     for _ in range(2):

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from foveal.adapters import Piece
 from foveal.adapters.langchain import FovealMiddleware, LangChainFormat
-from foveal.core.log import Compacted, Used
+from foveal.core.log import Compacted, Steered, Used
 from foveal.errors import BadSetting, ConversationIdMissing
 from support.adapter_runs import (
     OVERFLOW_TURNS,
@@ -163,6 +163,33 @@ def test_recall_tools_answer_from_the_conversation_that_calls_them(
     (result,) = [message for message in state["messages"] if isinstance(message, ToolMessage)]
     assert "called Ann" in str(result.content)
     assert "called Bob" not in str(result.content)
+
+
+def test_the_model_sees_its_window_and_asks_for_a_cut(provider: StandIn) -> None:
+    status = 16
+
+    def script(number: int) -> Answer:
+        if number == status:
+            return Answer(calls=(("context_status", {}),))
+        if number == status + 1:
+            return Answer(calls=(("context_cut", {"why": "the search is done"}),))
+        return (
+            Answer(calls=(("search", {"query": f"{number} 7.0"}),)) if number < 20 else Answer(text="Done.")
+        )
+
+    provider.script, provider.window = script, 100_000
+    middleware = FovealMiddleware(context_tools=True, window=100_000)
+    messages = ask(agent(provider, middleware), 1)
+    shown, cut = [
+        str(m.content) for m in messages if isinstance(m, ToolMessage) and "[foveal context" in m.content
+    ]
+    assert shown.count("\n") == 4
+    assert "the cut is made" in cut
+    assert provider.faults == []
+    (steered,) = [
+        e.fact for e in middleware.conversations.get("one").context.log if isinstance(e.fact, Steered)
+    ]
+    assert steered == Steered(by="model", reason="the search is done")
 
 
 def test_a_reduced_answer_of_blocks_is_shown_reduced() -> None:

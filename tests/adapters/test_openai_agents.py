@@ -247,6 +247,26 @@ def test_recall_tools_answer_from_the_conversation_that_calls_them(provider: Sta
     assert "called Bob" not in result["output"]
 
 
+def test_context_tools_show_the_model_its_window(provider: StandIn) -> None:
+    def script(number: int) -> Answer:
+        return Answer(calls=(("context_status", {}),)) if number == 1 else Answer(text=f"Answer {number}.")
+
+    provider.script = script
+    models = foveal_models()
+
+    async def work(client: AsyncOpenAI) -> Any:
+        session = SQLiteSession("one")
+        await ask(
+            agent(models, client, tools=models.context_tools), "What fills your window?", session=session
+        )
+        items = await session.get_items()
+        session.close()
+        return items
+
+    (result,) = [item for item in run(provider, work) if item.get("type") == "function_call_output"]
+    assert result["output"].startswith("[foveal context: the request has ")
+
+
 def test_contexts_in_a_store_survive_a_restart(provider: StandIn, tmp_path: Path) -> None:
     async def work(client: AsyncOpenAI) -> None:
         session = SQLiteSession("one")

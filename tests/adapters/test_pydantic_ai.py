@@ -273,6 +273,16 @@ def test_recall_tools_answer_from_the_conversation_that_calls_them(endpoint: End
     assert "called Bob" not in str(result.content)
 
 
+def test_context_tools_show_the_model_its_window(endpoint: Endpoint) -> None:
+    def script(number: int) -> Answer:
+        return Answer(calls=(("context_status", {}),)) if number == 1 else Answer(text=f"Answer {number}.")
+
+    endpoint.provider.script = script
+    runner = endpoint.agent(FovealCapability(**settings(context_tools=True)))
+    (result,) = _results(runner.run_sync("What fills your window?").new_messages())
+    assert str(result.content).startswith("[foveal context: the request has ")
+
+
 def test_contexts_in_a_store_survive_a_restart(endpoint: Endpoint, tmp_path: Path) -> None:
     history: list[ModelMessage] = []
     for _ in range(2):

@@ -25,9 +25,13 @@ from foveal.core.log import (
     Call,
     Clipped,
     Compacted,
+    CompactionFailed,
     Dropped,
     Event,
+    Expanded,
     Instructed,
+    Mark,
+    Marked,
     Mask,
     Masked,
     ModelSaid,
@@ -36,8 +40,10 @@ from foveal.core.log import (
     Pinned,
     Reverted,
     Rewound,
+    Superseded,
     Text,
     ToolReturned,
+    ToolsLoaded,
     Unknown,
     Used,
     UserSaid,
@@ -68,9 +74,9 @@ CHAT: Final = [
 SMALL: Final[dict[str, Any]] = {"model": "gpt-4.1", "window": 6_000, "reserve": 500, "tokenizer": "estimate"}
 MASKING: Final = {"preset": "rolling", "keep_last": 3}
 LEGAL: Final = {
-    "openai": check_chat,
+    "openai_chat": check_chat,
     "anthropic": check_anthropic,
-    "responses": check_responses,
+    "openai_responses": check_responses,
     "gemini": check_gemini,
 }
 UNSAFE: Final = re.compile(
@@ -167,7 +173,9 @@ def test_wrong_usage_prints_the_usage(store: Path) -> None:
 
 
 def test_version_is_printed(store: Path) -> None:
-    assert re.fullmatch(r"foveal \d+\.\d+\S*\n", output_of(store, "--version"))
+    assert re.fullmatch(
+        r"foveal \d+\.\d+\.\d+( \(commit [0-9a-f]{10}(, changed)?\))?\n", output_of(store, "--version")
+    )
 
 
 def test_sessions_of_a_missing_store_are_none(store: Path) -> None:
@@ -312,7 +320,15 @@ def test_a_given_format_is_not_detected(store: Path) -> None:
 
 
 def test_an_unknown_format_is_an_error_that_lists_the_formats(store: Path) -> None:
-    assert "codex, claude_code, pi" in error_of(store, "import", HERE / "pi.jsonl", "--format", "tape")
+    for option in (["--format", "tape"], ["--format=tape"]):
+        assert error_of(store, "import", HERE / "pi.jsonl", *option) == (
+            "foveal: --format 'tape' is not allowed: auto, foveal, data, openai, codex, claude_code, pi\n"
+        )
+
+
+def test_a_file_of_no_known_format_asks_for_the_option(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.jsonl").write_text('{"tape": 1}\n')
+    assert "`--format`" in error_of(store, "import", tmp_path / "other.jsonl")
 
 
 def test_broken_lines_inside_a_recording_are_counted_and_kept(store: Path, tmp_path: Path) -> None:
@@ -440,6 +456,19 @@ def test_an_output_that_cannot_be_written_is_an_error(
     assert (problem in error, str(tmp_path / output) in error) == (True, True)
 
 
+def test_short_names_of_dialects_are_accepted_and_the_long_ones_printed(store: Path) -> None:
+    store_session(store, "demo", EVERYTHING)
+    for command in ("export", "show --json"):
+        for short, long in (("openai", "openai_chat"), ("responses", "openai_responses")):
+            first, second = outputs_of(
+                store, *([*command.split(), "demo", "--to", name] for name in (short, long))
+            )
+            assert first == second
+        wrong = error_of(store, *command.split(), "demo", "--to", "tape", code=2)
+        assert "openai_chat" in wrong
+        assert "openai'" not in wrong
+
+
 def test_an_export_overwrites_only_with_force_and_counts_what_it_writes(store: Path, tmp_path: Path) -> None:
     store_session(store, "demo", [Opened(model="m"), UserSaid(content="hi"), ModelSaid(content="ho")])
     file = tmp_path / "out.json"
@@ -479,6 +508,22 @@ def test_sessions_lists_the_newest_first_with_titles(store: Path) -> None:
     assert second.endswith("An old one")
 
 
+def test_sessions_are_listed_as_json(store: Path) -> None:
+    assert json.loads(output_of(store, "sessions", "--json")) == []
+    store_session(store, "old", EVERYTHING[:4], title="Mañana \x1b[2J")
+    store_session(store, "new", EVERYTHING)
+    printed = output_of(store, "sessions", "--json")
+    assert printed.isascii()
+    new, old = json.loads(printed)
+    assert {name: old[name] for name in ("id", "title", "events", "erased")} == {
+        "id": "old",
+        "title": "Mañana \x1b[2J",
+        "events": 4,
+        "erased": False,
+    }
+    assert (new["id"], new["active"] >= old["active"] > 0, new["bytes"] > 0) == ("new", True, True)
+
+
 def test_an_erased_session_is_listed_and_shows_nothing(store: Path) -> None:
     store_session(store, "demo", [Opened(model="m"), UserSaid(content="a secret")], title="secret title")
 
@@ -510,6 +555,25 @@ def test_log_marks_reductions_undos_and_events_without_effect(store: Path) -> No
     assert "rewound to e14" in lines[16]
     uncounted = {nr for nr, line in enumerate(lines) if " · " in line}
     assert uncounted == {12, 13, 15, 16}
+
+
+def test_log_names_the_target_of_every_event_that_has_one(store: Path) -> None:
+    tools = raw([{"name": "get_issue", "input_schema": {"type": "object"}}])
+    failed = CompactionFailed(first=3, last=4, problem="no answer", cause="timeout")
+    aimed: list[tuple[AnyFact, str]] = [
+        (Expanded(first=3, last=5), "▲ expanded e3–e5"),
+        (Expanded(first=5, last=5), "▲ expanded e5"),
+        (failed, "compaction of e3–e4 failed (timeout): no answer"),
+        (Marked(target=2, marks=(Mark(part=0),)), "marked e2: it came again with other fields"),
+        (ToolsLoaded(target=5, tools=tools, dialect="anthropic"), "loaded 1 tool for e5"),
+        (Superseded(target=2, by=3), "e2 replaced by e3"),
+        (Pinned(target=2), "pinned e2"),
+    ]
+    store_session(store, "demo", [*EVERYTHING[:6], *(fact for fact, _ in aimed)])
+    lines = output_of(store, "log", "demo").splitlines()[6:]
+    assert [re.split(r":\d\d [ ·] ", line, maxsplit=1)[1].rstrip() for line in lines] == [
+        text for _, text in aimed
+    ]
 
 
 def test_log_has_a_line_for_each_reduction(store: Path) -> None:
@@ -566,10 +630,11 @@ async def _next_request(session: Session) -> Any:
 @pytest.mark.parametrize(
     "dialect",
     [
-        "openai",
-        "responses",
+        "openai_chat",
+        "openai_responses",
         "anthropic",
         "gemini",
+        "bedrock",
     ],
 )
 def test_show_at_an_event_prints_the_request_of_a_session(store: Path, dialect: str) -> None:
@@ -581,7 +646,9 @@ def test_show_at_an_event_prints_the_request_of_a_session(store: Path, dialect: 
     *then, now = map(json.loads, outputs_of(store, *commands, ("show", "reduced", *how)))
     for at, shown in zip(places, then, strict=True):
         assert shown["messages"] == _without_aside(requests[at], dialect), at
-        pinned = "\n\nPinned rule: Never touch main.py" if dialect in ("anthropic", "gemini") else ""
+        pinned = (
+            "\n\nPinned rule: Never touch main.py" if dialect in ("anthropic", "gemini", "bedrock") else ""
+        )
         assert shown["system"] == ["Be brief." + pinned]
         assert shown["tools"] == []
     assert now == then[-1]
@@ -592,10 +659,11 @@ def _without_aside(fitted: Any, dialect: str) -> Any:
 
     alone = replace(fitted, aside=())
     written = {
-        "openai": alone.to_openai,
+        "openai_chat": alone.to_openai,
         "anthropic": alone.to_anthropic,
-        "responses": alone.to_responses,
+        "openai_responses": alone.to_responses,
         "gemini": alone.to_gemini,
+        "bedrock": alone.to_bedrock,
     }
     return written[dialect]()
 
@@ -791,7 +859,19 @@ def test_a_reader_that_closes_the_pipe_is_no_error(store: Path, command: str) ->
     assert done.stderr == b""
 
 
-@pytest.mark.parametrize("command", ["sessions", "log demo", "show demo", "export demo"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sessions",
+        "log demo",
+        "show demo",
+        "export demo",
+        "demo --fast",
+        "--help",
+        "demo --help",
+        "completion fish",
+    ],
+)
 def test_a_closed_pipe_is_no_error(store: Path, command: str) -> None:
     store_session(store, "demo", [UserSaid(content="short")])
     ours, theirs = os.pipe()
@@ -901,9 +981,11 @@ def test_why_takes_a_session_and_by_default_its_last_request(store: Path) -> Non
     )
     assert "give the text once" in error_of(store, "why", "work", code=2)
     assert "give the text once" in error_of(store, "why", "work", "the", "--text", "the", code=2)
-    assert "no session 'garden'" in error_of(store, "why", "garden", "--text", "x")
+    assert output_of(store, "why", "work", "the", "saw", code=1).startswith("no: the text is nowhere")
+    assert json.loads(output_of(store, "why", "work", "the", "saw", "--json", code=1))["shown"] is False
+    assert "no session 'garden'" in error_of(store, "why", "garden", "--text", "x", code=2)
     store_session(store, "empty", facts[:2])
-    assert error_of(store, "why", "empty", "--text", "x") == (
+    assert error_of(store, "why", "empty", "--text", "x", code=2) == (
         "foveal: empty has no calls: no model has answered in it\n"
     )
 

@@ -26,6 +26,7 @@ from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.errors import FovealError, ProviderError, StoreUnusable
 from foveal.providers.local.download import DownloadProgress
 from foveal.server import AuthTokens, DataFolder, Service
+from foveal.server.auth_tokens import TokenRole
 from foveal.server.http import app as server_app
 from foveal.server.http.shutdown import ShutdownState, StopSignal, shut_down
 from foveal.server.jobs.schedule_store import ScheduleStore, schedule_from_config
@@ -445,7 +446,8 @@ def banner_text(folder: Path, flags: dict[str, Any], environment: dict[str, str]
         settings = load(folder, flags=flags, environ={}, user_folder=folder)
         async with Service.open(settings, folder=folder / "server", environment=environment) as service:
             for tenant in tenants:
-                await AuthTokens(service.runtime.database).create(tenant, now=0.0)
+                role: TokenRole = "tenant" if tenant else "admin"
+                await AuthTokens(service.runtime.database).create(tenant, role=role, now=0.0)
             schedules = [schedule_from_config(schedule) for schedule in settings.schedules]
             await ScheduleStore(service.runtime.database).set_configured(schedules, now=946_684_800.0)
             upstreams = Upstreams(service)
@@ -460,9 +462,9 @@ def banner_text(folder: Path, flags: dict[str, Any], environment: dict[str, str]
 
 def test_the_banner_shows_tokens_and_model(tmp_path: Path) -> None:
     environment = {"FOVEAL_PROVIDER": "support.serve_process:scripted"}
-    banner = banner_text(tmp_path, {"window": "5,000"}, environment, "alice", "alice", "bob")
+    banner = banner_text(tmp_path, {"window": "5,000"}, environment, "alice", "alice", "bob", "")
     assert "scripted/model, 5,000 tokens" in banner
-    assert "3 for 2 tenants; every request needs one" in banner
+    assert "3 for 2 tenants, 1 for administration or metrics; every request needs one" in banner
     assert "  chats     none\n" in banner
     assert "/v1\") → api.openai.com, with the client's own key\n" in banner
 

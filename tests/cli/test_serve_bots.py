@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from foveal.agent.tool import Toolbox
+from foveal.cli.serve import chat_tools
 from foveal.config import load
+from foveal.errors import BadSetting
 from foveal.server import Service
 from foveal.server.gateway_health import GatewayHealth
 from foveal.server.http.app import MAX_OWED_S, Health
@@ -170,3 +174,48 @@ def test_at_a_terminal_the_operator_is_asked_before_a_webhook_is_deleted(
             assert "secret" not in terminal.text
 
     check()
+
+
+MCP_SERVER = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("sums")
+
+@server.tool()
+def add(a: int, b: int) -> str:
+    "Add two numbers."
+    return str(a + b)
+
+server.run()
+"""
+
+
+@run
+async def test_the_tools_of_a_bot_read_and_ask_but_do_not_write(tmp_path: Path) -> None:
+    (tmp_path / "handbook").mkdir()
+    (tmp_path / "handbook" / "a.txt").write_text("The gate is green.")
+    (tmp_path / "server.py").write_text(MCP_SERVER)
+    settings = {
+        "telegram.tools": ["fetch", f"files:{tmp_path / 'handbook'}", "mcp:sums"],
+        "mcp.sums.command": sys.executable,
+        "mcp.sums.args": [str(tmp_path / "server.py")],
+    }
+    config = load(tmp_path, flags=settings, environ={}, user_folder=tmp_path / "no-config")
+    async with AsyncExitStack() as stack:
+        tools = {tool.name: tool for tool in await chat_tools(config, "telegram", stack)}
+        asks = {name: tool.needs_approval for name, tool in tools.items()}
+        assert asks == {"fetch": True, "read": False, "list": False, "search": False, "sums__add": True}
+        box = Toolbox(tools.values())
+        assert "The gate is green." in str((await box.call("read", '{"path": "a.txt"}')).content)
+        assert (await box.call("read", '{"path": "../server.py"}')).error
+        assert (await box.call("sums__add", '{"a": 1, "b": 2}')).content == "3"
+        assert await chat_tools(config, "discord", stack) == []
+
+
+@pytest.mark.parametrize("entry", ["files:/no/such/folder", "mcp:unknown"])
+@run
+async def test_a_tool_that_does_not_exist_is_refused_at_the_start(tmp_path: Path, entry: str) -> None:
+    config = load(tmp_path, flags={"telegram.tools": [entry]}, environ={}, user_folder=tmp_path / "no-config")
+    async with AsyncExitStack() as stack:
+        with pytest.raises(BadSetting, match=r"telegram\.tools"):
+            await chat_tools(config, "telegram", stack)

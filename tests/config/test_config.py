@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import foveal
 from foveal import Limits
+from foveal.cli.version import version_text
 from foveal.config import (
     BadConfig,
     Config,
@@ -468,7 +469,7 @@ command = "npx"
 args = ["server"]
 env = { TOKEN = "sk-123" }
 [mcp.web]
-url = "https://me:secret@example.org/mcp?key=sk-123"
+url = "https://me:hunter2@example.org/mcp?key=sk-123"
 
 [agents.reviewer]
 model = "anthropic/claude-sonnet-4-6"
@@ -550,7 +551,7 @@ def test_values_of_a_named_agent_override_the_files(folders: ConfigFolders) -> N
 def test_an_mcp_server_has_a_command_or_a_url(folders: ConfigFolders) -> None:
     assert folders.load(user=FULL).servers == (
         McpServerSettings("files", command="npx", args=("server",), env={"TOKEN": "sk-123"}),
-        McpServerSettings("web", url="https://me:secret@example.org/mcp?key=sk-123"),
+        McpServerSettings("web", url="https://me:hunter2@example.org/mcp?key=sk-123"),
     )
 
 
@@ -582,7 +583,7 @@ def test_entries_have_sources_and_no_secrets(folders: ConfigFolders) -> None:
     assert entries["mcp.files.env"].value == {"TOKEN": "…"}
     assert entries["mcp.web.url"].value == "https://example.org/mcp"
     assert "sk-123" not in str(entries)
-    assert "secret" not in str(entries)
+    assert "hunter2" not in str(entries)
 
 
 def test_every_key_has_a_description_and_a_valid_default() -> None:
@@ -681,7 +682,7 @@ def test_foveal_doctor_prints_the_setup_without_keys(folders: ConfigFolders) -> 
     )
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
-    assert shown["foveal"] == foveal.__version__
+    assert shown["foveal"] == version_text()
     assert shown["model"].startswith("openai/gpt-4.1 (flag model)")
     assert shown["window"] == "1,047,576 tokens (the table of models)"
     assert shown["in the environment"] == "OPENAI_API_KEY"

@@ -12,11 +12,14 @@ import pytest
 import foveal
 from foveal.config import Config, load
 from foveal.config.keys import ALIASES, KEYS, ConfigKey
+from foveal.server.budgets import BudgetRules, Spender
 
 SOURCE: Final = Path(foveal.__file__).parent
 MODEL: Final = "gpt-4.1"
 VALUES: Final[dict[str, str]] = {
+    "context.tools.*.priority": '"low"',
     "context.policy": "'rolling'",
+    "policies.*": "{preset = 'plain', cut_at = 9000}",
     "context.tool_result_truncation": "'tail'",
     "context.tools.*.tool_result_truncation": "'tail'",
     "context.tools.*.mask": "false",
@@ -27,9 +30,14 @@ VALUES: Final[dict[str, str]] = {
     "tools.approval": "'ask'",
     "tools.sandbox": "'off'",
     "telegram.webhook": "'delete'",
+    "telegram.tools": "['fetch']",
+    "telegram.approvers": "'admins'",
+    "discord.tools": "['fetch']",
+    "discord.approvers": "'admins'",
     "server.database": "'postgresql://localhost/foveal'",
     "telegram.agent": "'y'",
     "discord.agent": "'y'",
+    "budgets.unknown_price": "'allow'",
     "schedule": "[{name = 'a', session = 's', cron = '0 9 * * *', prompt = 'Hello.'}]",
 }
 """Values for keys that do not take any text or number."""
@@ -88,8 +96,10 @@ def derived(config: Config) -> dict[str, Any]:
         "memory": config.memory,
         "servers": config.servers,
         "schedules": config.schedules,
+        "policies": config.named_policies,
         "bots": [config.bot_agent(app) for app in ("telegram", "discord")],
         "system": config.system_text(""),
+        "budgets": [BudgetRules(config).of(Spender(name, "user", "session", "agent")) for name in "xy"],
     }
 
 

@@ -8,9 +8,11 @@ from typing import Final
 import pytest
 
 from support.doc_pages import page_text
+from support.paths import ROOT
 
 PAGE: Final = page_text("comparison")
 BODY, SOURCES = PAGE.split("\n## Sources\n")
+MEASURED: Final = BODY.partition("\n## Measured\n")[2].partition("\n## Where others are better\n")[0]
 ADDRESSES: Final = {
     int(number): url for number, url in re.findall(r"^\[(\d+)\]: (\S+)$", SOURCES, re.MULTILINE)
 }
@@ -65,6 +67,27 @@ def test_every_cell_of_another_product_has_a_source(table: list[list[str]]) -> N
         if column not in WITHOUT_SOURCE and not used_numbers(cell)
     ]
     assert without == []
+
+
+def test_the_measured_versions_are_the_pinned_ones() -> None:
+    pinned = (ROOT / "bench/peers-constraints.txt").read_text(encoding="utf-8").split()
+    named = re.findall(
+        r"(langchain|langchain-core|pydantic-ai-harness|strands-agents)\s+(\d[\d.]*\d)", MEASURED
+    )
+    assert {name for name, _ in named} == {
+        "langchain",
+        "langchain-core",
+        "pydantic-ai-harness",
+        "strands-agents",
+    }
+    assert [f"{name}=={version}" for name, version in named if f"{name}=={version}" not in pinned] == []
+
+
+def test_every_figure_of_the_conclusions_is_in_a_table() -> None:
+    tables = "\n".join(re.findall(r"^\|.*\|$", PAGE + page_text("measure/benchmarks"), re.MULTILINE))
+    prose = re.sub(r"^\|.*\|$", "", MEASURED.split("\n### CPU time\n")[0], flags=re.MULTILINE)
+    sentences = prose.partition("### Surprise and cost")[2]
+    assert [figure for figure in re.findall(r"\d+\.\d+", sentences) if figure not in tables] == []
 
 
 def test_every_table_has_the_same_products_in_the_same_order() -> None:

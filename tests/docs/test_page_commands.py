@@ -2,8 +2,8 @@
 
 1. All `sh` blocks of a page are one script, which stops at the first command that fails. Addresses, tokens and
    folders of the page are replaced by those of the test.
-2. `foveal serve` starts a server, waits until it listens, and stops it. `sudo` and `pip` do nothing, so that what
-   they would run is only parsed. `curl` fails for a status from 400 on.
+2. `foveal serve` starts a server, waits until it listens, and stops it. `sudo`, `podman` and `pip` do nothing, so
+   that what they would run is only parsed. `curl` fails for a status from 400 on.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+import yaml
 
 from support.doc_pages import code_blocks, page_text
 from support.paths import ROOT
@@ -37,6 +38,7 @@ COMMANDS = {
     "python3": f'exec {sys.executable} "$@"',
     "pip": "exit 0",
     "sudo": "exit 0",
+    "podman": "exit 0",
 }
 
 
@@ -83,6 +85,27 @@ def test_commands_of_server(tmp_path: Path) -> None:
     assert json.loads(output.splitlines()[-1]) == {"sessions": [], "next": None}
 
 
+def test_commands_of_deletion_leave_no_byte_of_the_text(tmp_path: Path) -> None:
+    folder = data_folder(tmp_path)
+    with serving(folder=folder) as server:
+        script = "\n".join(blocks("library/delete-data", "sh")).replace("http://127.0.0.1:8790", server.url)
+        before, _, after = script.partition("curl -X DELETE")
+        assert "tulips" in run_script(tmp_path, before)
+        output = run_script(tmp_path, f"curl -X DELETE{after}")
+        files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert '{"sessions":["monday"],"kept":[]}' in output
+    assert "erase" in output
+    assert [path for path, content in files.items() if b"tulips" in content] == []
+
+
+def test_commands_of_administration(tmp_path: Path) -> None:
+    output = run_script(tmp_path, "\n".join(blocks("service/administration", "sh")))
+    assert len(re.findall("^fv_", output, re.MULTILINE)) == 2
+    assert "waiting  0 messages" in output
+    rows = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert rows == []  # those of tenant alice
+
+
 def test_commands_of_drop_in(tmp_path: Path) -> None:
     run_script(tmp_path, "\n".join(blocks("service/drop-in", "sh")))
 
@@ -119,21 +142,9 @@ def test_commands_of_api(tmp_path: Path) -> None:
 # ── Deployment ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed")
-    (unit,) = blocks("service/deploy", "ini")
-    file = tmp_path / "foveal.service"
-    file.write_text(unit.replace("/opt/foveal/bin/foveal", "/bin/true"))
-    done = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True, check=False)
-    if "Failed to" in done.stderr and "bus" in done.stderr:
-        pytest.skip("systemd-analyze does not run here")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_commands_of_deploy_for_one_machine(tmp_path: Path) -> None:
     folder, copy = tmp_path / "server", tmp_path / "copy"
-    page = (ROOT / "docs/service/deploy.md").read_text(encoding="utf-8").partition("\n## Several machines")[0]
+    page = (ROOT / "docs/service/deploy.md").read_text(encoding="utf-8").partition("\n## Containers")[0]
     script = "\n".join(re.findall(r"^```sh\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
     script = script.replace("/var/lib/foveal/server", str(folder)).replace("/var/backups/foveal", str(copy))
     with serving(folder=folder) as server:
@@ -148,6 +159,22 @@ def test_commands_of_deploy_for_one_machine(tmp_path: Path) -> None:
         assert server.ask("/api/sessions/demo/events").json == before
         turn = server.ask("/api/sessions/demo/turns", body={"text": "And now?", "stream": False})
         assert turn.json["outcome"]["text"] == "You said: And now?"
+
+
+def test_commands_of_deploy_for_containers(tmp_path: Path) -> None:
+    page = (ROOT / "docs/service/deploy.md").read_text(encoding="utf-8").partition("\n## Containers")[2]
+    page = page.partition("\n## ")[0]
+    script = "\n".join(re.findall(r"^```sh\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
+    (tmp_path / "deploy").mkdir()
+    (tmp_path / "openai_api_key").write_text("sk-mine\n")
+    run_script(tmp_path, script)
+    folder = tmp_path / "deploy/secrets"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    compose = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text("utf-8"))
+    assert sorted(file.name for file in folder.iterdir()) == sorted(compose["secrets"])
+    passwords = [(folder / name).read_text() for name in ("owner_password", "server_password")]
+    assert passwords[0] != passwords[1]
+    assert min(map(len, passwords)) > 40
 
 
 def test_a_message_whose_answer_ends_between_the_copies_is_answered_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,17 @@ import pytest
 
 import foveal
 from foveal import BadSetting, Limits, Policy
-from support.doc_pages import PAGES, ROOT_PAGES, SITE_PAGES, anchors, code_blocks, links, page_name, pictures
+from support.doc_pages import (
+    PAGES,
+    ROOT_PAGES,
+    SITE_PAGES,
+    anchors,
+    code_blocks,
+    links,
+    page_name,
+    page_text,
+    pictures,
+)
 from support.paths import ROOT
 from support.provider_stand_in import Answer, StandIn
 
@@ -57,6 +68,29 @@ def test_a_code_block_runs_as_it_stands(
     block = compile(code, "block", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if (waiting := eval(block, clients)) is not None:  # noqa: S307
         asyncio.run(waiting)
+
+
+def test_the_block_of_the_start_page_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    page = page_text("index")
+    exec(compile(code_blocks(page)[0], "index", "exec"), {})  # noqa: S102
+    assert capsys.readouterr().out == code_blocks(page, "text")[0]
+
+
+def test_the_page_of_large_results_shows_the_marker_of_its_program() -> None:
+    page, program = page_text("library/large-results"), {}
+    exec(compile(code_blocks(page)[0], "large-results", "exec"), program)  # noqa: S102
+    (marker,) = [line for line in program["shown"].splitlines() if line.startswith("[foveal: kept")]
+    assert code_blocks(page, "text") == [f"{marker}\n"]
+
+
+def test_the_blocks_of_the_sessions_page_run_in_their_order_when_pasted(tmp_path: Path) -> None:
+    pasted = "\n\n".join([*code_blocks(page_text("library/sessions")), "print('all ran')\n"])
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncio"],
+        cwd=tmp_path, input=pasted, capture_output=True, encoding="utf-8", timeout=120, check=True,
+    )  # fmt: skip
+    assert "Error" not in done.stderr, done.stderr
+    assert "all ran" in done.stdout
 
 
 @pytest.mark.parametrize("name", drawings.PAGES)
@@ -134,7 +168,7 @@ def defaults(struct: type[msgspec.Struct]) -> dict[str, str]:
         if field.default_factory is not msgspec.NODEFAULT:
             found[field.name] = str(field.default_factory())
         else:
-            found[field.name] = "–" if field.required else str(field.default)
+            found[field.name] = "–" if field.required else str(field.default) or "–"
     return found
 
 

@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT / "tools/docs"))
 import chat_captures
 import drawings
 import inspector_pictures
+import savings_picture
 from inspector_pictures import PICTURES, Picture
 
 SUFFIXES: Final = {".svg", ".png", ".jpg", ".gif", ".webp"}
@@ -111,11 +112,18 @@ def recorded_text(picture: Picture) -> str:
     return inspector_pictures.read_text((inspector_pictures.FOLDER / f"{picture.name}.png").read_bytes())
 
 
-def test_a_picture_in_dark_colours_shows_the_same_page() -> None:
+def test_the_first_two_pictures_show_the_first_screen_and_a_masked_result() -> None:
     light, dark = PICTURES[:2]
-    assert (dark.theme, dark._replace(name=light.name, theme=light.theme)) == ("dark", light)
-    assert recorded_text(dark) == recorded_text(light)
-    assert "e47" in recorded_text(light)
+    assert (light.theme, dark.theme) == ("light", "dark")
+    assert "125 events and 39 requests" in recorded_text(light)
+    assert "e47 Masked" in recorded_text(dark)
+
+
+def test_the_picture_of_the_start_page_has_the_figures_of_the_table() -> None:
+    assert [saving.label for saving in savings_picture.savings()] == list(savings_picture.LABELS.values())
+    assert savings_picture.PICTURE.read_text(encoding="utf-8") == savings_picture.picture(), (
+        f"{AGAIN}savings_picture.py"
+    )
 
 
 def test_every_picture_is_used_and_made_by_a_script() -> None:
@@ -124,7 +132,7 @@ def test_every_picture_is_used_and_made_by_a_script() -> None:
     captures = re.findall(r'yield "([\w-]+)"', Path(chat_captures.__file__).read_text(encoding="utf-8"))
     made = {chat_captures.FOLDER / f"{name}.svg" for name in captures}
     made |= {inspector_pictures.FOLDER / f"{picture.name}.png" for picture in PICTURES}
-    made.add(drawings.PICTURE)
+    made |= {drawings.PICTURE, savings_picture.PICTURE}
     assert files == {path.resolve() for path in made}
     assert files == used
 

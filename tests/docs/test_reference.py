@@ -146,13 +146,6 @@ def test_every_public_name_is_on_exactly_one_page() -> None:
     assert sorted(missing) == []
 
 
-def test_a_page_begins_with_what_its_reader_can_do() -> None:
-    for page in {item.page for item in shown()} | {"index"}:
-        heading, blank, first = page_text(f"reference/{page}").split("\n")[:3]
-        assert heading.startswith("# "), page
-        assert (blank, first.startswith("After this page you can ")) == ("", True), page
-
-
 def index_rows() -> dict[str, list[str]]:
     """Return for each page of the reference the rows of its table on the first page."""
     rows: dict[str, list[str]] = {}

@@ -240,6 +240,42 @@ def test_a_desktop_shows_dark_pages_and_finds_a_word(chromium: Chromium, site: P
         chromium.run(search)
 
 
+ANSWERED_BY: Final = {
+    "how much will it save": ("measure/replay", "which-policy"),
+    "many users": ("library/web-app",),
+    "streaming": ("library/own-loop", "library/web-app"),
+    "own policy": ("which-policy", "library/own-policy"),
+    "delete user": ("library/delete-data",),
+    "large result": ("library/large-results",),
+}
+"""What readers search for, and the pages of which one must be among the first results."""
+MAX_RANK: Final = 5
+
+
+def test_the_search_finds_what_readers_ask_for(chromium: Chromium, site: Path) -> None:
+    with browsing(chromium, site, size=DESKTOP_SIZE) as (watched, address):
+        page = watched.page
+
+        def search() -> dict[str, list[str]]:
+            page.goto(f"{address}/index.html")
+            page.get_by_role("button", name="Search").first.click()
+            found = {}
+            for query in ANSWERED_BY:
+                page.get_by_role("combobox", name="Search").fill(query)
+                page.locator(f'[role=option][href*="h={query.replace(" ", "+")}"]').first.wait_for()
+                options = page.get_by_role("option").all()
+                found[query] = [str(option.get_attribute("href")) for option in options[:MAX_RANK]]
+            return found
+
+        found = chromium.run(search)
+    missed = {
+        query: found[query]
+        for query, pages in ANSWERED_BY.items()
+        if not any(f"/{name}.html" in address for name in pages for address in found[query])
+    }
+    assert missed == {}
+
+
 def brightness(colour: str) -> float:
     """Return the mean of the channels of a colour such as `rgb(11, 12, 15)`."""
     channels = colour.partition("(")[2].rstrip(")").split(",")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foveal.inspector.app import BrowserLogins
+from foveal.inspector.app import BrowserLogins, MemoryLogins
 
 HOST = (b"host", b"127.0.0.1:8791")
 
@@ -25,7 +25,7 @@ def cookie_of(logins: BrowserLogins) -> bytes:
     [b'a={"x":1}', b'b="open', b"c=\xe9", b"without a value", b"d[0]=1", b"=e", b"", b"foveal_inspect_1=x"],
 )
 def test_cookies_of_other_programs_do_not_hide_a_login(other: bytes) -> None:
-    logins = BrowserLogins(_accept)
+    logins = BrowserLogins(MemoryLogins(_accept))
     cookie = cookie_of(logins)
     for value in (other + b"; " + cookie, cookie + b"; " + other, other + b";" + cookie):
         assert logins.token_of([HOST, (b"cookie", value)]) == "right"
@@ -34,6 +34,6 @@ def test_cookies_of_other_programs_do_not_hide_a_login(other: bytes) -> None:
 
 
 def test_a_login_counts_for_its_port_only() -> None:
-    logins = BrowserLogins(_accept)
+    logins = BrowserLogins(MemoryLogins(_accept))
     cookie = cookie_of(logins)
     assert logins.token_of([(b"host", b"127.0.0.1:8792"), (b"cookie", cookie)]) == ""

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from foveal.core.log.events import AnyFact, Call, Clipped, Event, ModelSaid, Opened, ToolReturned, UserSaid
+from foveal.core.log.events import (
+    AnyFact,
+    Call,
+    Clipped,
+    Event,
+    Media,
+    ModelSaid,
+    Opened,
+    ToolReturned,
+    UserSaid,
+    raw,
+)
 from foveal.inspector.export_data import export_data, redacted_log
 from foveal.inspector.open_logs import inspected_settings
 from foveal.inspector.sessions.source import SessionAbout
@@ -78,3 +89,11 @@ def test_statements_are_those_of_the_recorded_log_without_secrets() -> None:
     ]
     assert "[foveal: redacted" in data["statements"].statements[1].text
     assert TOKEN not in str(data)
+
+
+def test_a_log_whose_messages_no_dialect_can_read_is_exported_without_its_surprise() -> None:
+    foreign = UserSaid(content=(Media(mime="image/png", native=raw({"kind": "unknown"})),))
+    answer = ModelSaid(content="The cause is a race between two workers.")
+    data = exported(log_with("text", foreign, Clipped(target=3, pieces=("[… cut …]",), rule="clip"), answer))
+    assert data["surprises"] is None
+    assert data["texts"].keys() >= {"e3", "e6"}

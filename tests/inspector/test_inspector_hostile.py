@@ -41,7 +41,7 @@ from foveal.core.log.events import (
     UserSaid,
     raw,
 )
-from foveal.inspector.export_data import json_for_html
+from foveal.inspector.export_data import json_for_html, json_pieces
 from foveal.stores import open_store
 from support.inspected_server import InspectedServer
 
@@ -296,7 +296,9 @@ def test_an_exported_file_runs_nothing_but_its_own_script(server: InspectedServe
         assert data_attributes == {"type": "application/json", "id": "foveal-data"}
         assert script_attributes == {"type": "module"}
         assert "<" not in data
-        assert {"timeline", "texts", "shown", "requests", "statements"} == json.loads(data).keys()
+        assert {"timeline", "texts", "shown", "requests", "statements", "surprises"} == json.loads(
+            data
+        ).keys()
         assert "Ab3dEf6hIj" * 3 not in text
         digest = b64encode(sha256(script.encode()).digest()).decode()
         policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv"))
@@ -305,7 +307,12 @@ def test_an_exported_file_runs_nothing_but_its_own_script(server: InspectedServe
 
 
 def test_data_in_a_page_cannot_end_its_element() -> None:
-    value: Any = {"</script><!--": "</SCRIPT>\u2028<b>\ud800"}
+    value: Any = {"</script><!--": {"<i>": "</SCRIPT>\u2028<b>\ud800", "b": [{}, 1]}, "c": {}}
     written = json_for_html(value)
     assert b"<" not in written
     assert json.loads(written) == value
+
+
+def test_data_of_a_page_is_written_entry_by_entry() -> None:
+    value = {"texts": {f"e{number}": "word " * 100 for number in range(1_000)}}
+    assert max(map(len, json_pieces(value))) < 1_000

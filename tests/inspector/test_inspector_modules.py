@@ -27,7 +27,6 @@ STATIC: Final = Path(foveal.__file__).parent / "inspector" / "static"
 UNIT_TESTS: Final = sorted((TESTS / "inspector" / "js").glob("*.test.mjs"))
 TYPESCRIPT: Final = Client("typescript", "7.0.2", "tsc")
 NODE_TIMEOUT_S: Final = 120
-MAX_MODULE_LINES: Final = 500
 
 IMPORT: Final = re.compile(r'^import \{[\w\s,$]*\} from "\./([a-z0-9_]+\.js)";$', re.MULTILINE)
 DECLARATION: Final = re.compile(
@@ -150,10 +149,9 @@ def test_every_export_is_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_module_begins_with_what_it_is_and_stays_short(name: str) -> None:
+def test_a_module_begins_with_what_it_is(name: str) -> None:
     text = sources()[name]
     assert text.startswith(("/**", "// @ts-check\n/**"))
-    assert text.count("\n") <= MAX_MODULE_LINES
 
 
 # ── syntax and types ─────────────────────────────────────────────────────────────────────────────────────

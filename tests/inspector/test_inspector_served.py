@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from foveal.inspector.streams import LOGIN_ENDED
-from foveal.server.auth_tokens import AuthTokens
+from foveal.server.auth_tokens import LOGIN_PREFIX, MAX_LOGIN_S, AuthTokens
 from support.api_server import ApiServer
 from support.inspected_server import TOKEN_HEADER, page_token
 from support.waiting import wait_until
@@ -148,7 +152,10 @@ def test_a_revoked_token_ends_the_stream_of_a_turn(server: ApiServer) -> None:
             client.stream("POST", "/api/sessions/of-amber/turns", json=turn, timeout=20.0) as stream,
         ):
             server.do(tokens.revoke(id, now=1.0))
-            assert b"event: outcome" not in b"".join(stream.iter_bytes())
+            received = b"".join(stream.iter_bytes())
+            assert b"event: outcome" not in received
+            last = received.strip().rpartition(b"event: error\ndata: ")[2]
+            assert json.loads(last)["type"] == "urn:foveal:token_revoked"
     finally:
         server.release("revoked")
 
@@ -166,6 +173,47 @@ def test_a_log_out_ends_the_login(browser: httpx.Client) -> None:
     answer = browser.post("/inspect/logout", data={"write_token": page_token(page)})
     assert (answer.status_code, "Max-Age=0" in answer.headers["set-cookie"]) == (303, True)
     assert browser.get("/inspect/api/sessions").status_code == 401
+
+
+def test_a_login_is_no_token_for_the_api(server: ApiServer, browser: httpx.Client) -> None:
+    (id,) = browser.cookies.values()
+    for secret in (id, f"{LOGIN_PREFIX}{id}"):
+        with server.client() as client:
+            for name in ("X-Foveal-Token", "X-Api-Key"):
+                assert client.get("/api/sessions", headers={name: secret}).status_code == 401
+                assert client.get("/inspect/api/sessions", headers={name: secret}).status_code == 401
+
+
+def test_a_login_ends_after_a_week_and_its_id_is_not_stored(server: ApiServer, browser: httpx.Client) -> None:
+    (id,), database = browser.cookies.values(), server.service.runtime.database
+    rows = server.do(database.read(lambda db: db.fetch("SELECT id, token, until FROM browser_logins")))
+    assert id not in str(rows)
+    later = AuthTokens(database, clock=lambda: time.time() + MAX_LOGIN_S + 1)
+    assert server.do(later.authenticate(f"{LOGIN_PREFIX}{id}")) is None
+    assert browser.get("/inspect/api/sessions").status_code == 200
+    server.do(later.log_in("other", server.token("amber")))  # removes what has ended
+    wait_until(lambda: browser.get("/inspect/api/sessions").status_code == 401)
+
+
+def test_a_login_at_one_machine_is_valid_at_the_other(tmp_path: Path, service_url: str) -> None:
+    settings: dict[str, Any] = {"server__database": service_url}
+    with (
+        ApiServer(tmp_path / "one", **settings) as one,
+        ApiServer(tmp_path / "two", **settings) as two,
+        one.client() as here,
+        two.client() as there,
+    ):
+        host = {"Host": "localhost"}  # of the load balancer
+        assert (
+            here.post("/inspect/login", data={"token": one.token("amber")}, headers=host).status_code == 303
+        )
+        there.headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in here.cookies.items())
+        page = there.get("/inspect/", headers=host)
+        assert page.status_code == 200
+        written = page_token(page.text)
+        assert written == page_token(here.get("/inspect/", headers=host).text)
+        assert here.post("/inspect/logout", data={"write_token": written}, headers=host).status_code == 303
+        wait_until(lambda: there.get("/inspect/api/sessions", headers=host).status_code == 401)
 
 
 def test_a_login_over_https_sets_a_secure_cookie(server: ApiServer) -> None:

@@ -6,6 +6,7 @@ import sys
 
 from hypothesis import given
 
+from foveal import Context
 from foveal.core.log.events import Call, Event, ModelSaid, Opened, UserSaid, handle
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold
@@ -97,3 +98,14 @@ def test_calls_without_results_cost_no_more_the_more_there_are() -> None:
         return called
 
     assert work(400) < 3 * work(200)
+
+
+def test_the_end_and_the_fold_of_a_branch_name_its_beginning() -> None:
+    ctx = Context("gpt-4.1")
+    with ctx.branch("Find the failing test.") as branch:
+        ctx.append({"role": "assistant", "content": "It is test_dates.py."})
+        branch.result("test_dates.py fails")
+    rows = build(list(ctx.log)).rows[1:]
+    kinds = [(row.kind, row.target) for row in rows]
+    assert kinds == [("branched", -1), ("model_said", -1), ("branch_ended", 1), ("compacted", 1)]
+    assert rows[-1].preview == "folded e1 to e2, a branch, to its result"

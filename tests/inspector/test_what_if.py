@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from foveal import Context
 from foveal.core.log import Compacted, Event, Masked, ModelSaid, Opened, UserSaid
@@ -136,6 +137,22 @@ def test_a_replay_can_be_stopped_at_every_request() -> None:
             progress=lambda done, total: seen.append(done),
         )  # fmt: skip
     assert seen == [1, 2, 3, 4, 5]
+
+
+def test_a_policy_of_the_configuration_is_one_to_replay_under() -> None:
+    tables = {"mine": {"preset": "plain", "cut_at": 4_000}}
+    found = what_if(recorded_log(), SETTINGS, WhatIfChoice(policy="mine"), policies=tables)
+    assert found.label == "mine, 8,000 tokens, gpt-5"
+    assert "compacted" in [row.kind for row in found.timeline.rows]
+    log = [
+        Event(event.seq, replace(event.fact, policy="mine")) if isinstance(event.fact, Opened) else event
+        for event in recorded_log(turns=1)
+    ]
+    known = what_if(log, SETTINGS, WhatIfChoice(), policies=tables)
+    assert known.label.startswith("mine, ")
+    assert not any("is assumed" in note and "policy" in note for note in known.notes)
+    with pytest.raises(BadSetting, match=r"economy, .*, mine"):
+        what_if(log, SETTINGS, WhatIfChoice(policy="other"), policies=tables)
 
 
 @pytest.mark.parametrize("choice", [WhatIfChoice(policy="../policy.toml"), WhatIfChoice(window=0)])

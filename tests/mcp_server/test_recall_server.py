@@ -189,7 +189,7 @@ def test_a_server_folder_has_the_stores_of_its_tenants(tmp_path: Path) -> None:
     [
         (["/does/not/exist"], "there is no file or folder /does/not/exist"),
         (["--store", "mysql://me:secret@host/x"], "a path, or a postgresql:// URL"),
-        (["--tokens", "10"], "tokens = 10 is not allowed"),
+        (["--tokens", "10"], "--tokens 10 is not allowed"),
         (["--http", "70000"], "a port from 0 to 65,535"),
         ([], "no sessions of Claude Code, Codex, pi or Foveal were found"),
     ],

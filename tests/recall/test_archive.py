@@ -29,10 +29,12 @@ from foveal.recall.archive import (
 )
 from foveal.stores import open_store
 from support.claude_files import claude_line, write_claude
+from support.paths import TESTS
 from support.postgres_server import drop_database, fresh_database
 
 T = TypeVar("T")
 
+TRANSCRIPTS = TESTS / "data/transcripts"
 DAY_S = 86_400
 A_KEY = "AKIA" + "Z7Q2M4X5W3N5K3J6"
 
@@ -271,6 +273,13 @@ def test_a_search_finds_messages_of_all_sessions(folder: Path) -> None:
     assert titles(answer) == ["Fix the flaky parser test", "Port the parser to Rust"]
     assert "> The race is in lexer.py" in answer
     assert answer.startswith('[foveal recall: 2 sessions for "parser race", best first (3 searched);')
+
+
+def test_the_first_search_finds_a_later_conversation_of_a_file() -> None:
+    """How many conversations a file has is known once it is read, which the search itself does."""
+    assert "> Look into the barn" in run(archive_of(TRANSCRIPTS).search("barn"))
+    found = run(archive_of(TRANSCRIPTS).find_sessions("barn", title_s=60.0, index_s=60.0))
+    assert len(found.handles) == 1
 
 
 def test_a_search_in_one_session_finds_nothing_of_others(folder: Path) -> None:

@@ -373,8 +373,8 @@ def test_two_servers_build_one_index(tmp_path: Path) -> None:
     servers = [start_server(tmp_path, logs) for _ in range(2)]
     wait_until(lambda: count_indexed(index) == 60)
     ends = [server.communicate("", timeout=240) for server in servers]
-    assert [server.returncode for server in servers] == [0, 0]
-    assert ends == [("", "")] * 2
+    ended = [(server.returncode, *end) for server, end in zip(servers, ends, strict=True)]
+    assert ended == [(0, "", "")] * 2
     assert_whole(index, logs, 60)
 
 

@@ -588,6 +588,24 @@ def test_a_sweep_combines_every_policy_with_every_value() -> None:
     assert (found[0].policy.clip.tokens, found[0].policy.clip.strategy) == (900, "smart")
 
 
+def test_a_policy_can_be_a_table_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "foveal" / "foveal.toml"
+    path.parent.mkdir()
+    path.write_text("[policies.other]\nact_tokens = 5000\n[policies.mine]\npreset = 'plain'\ncut_at = 9000\n")
+    tables = {"mine": {"preset": "plain", "cut_at": 9_000}}
+    mine = policy("plain", cut_at=9_000, name="mine")
+    assert [choice.policy for choice in replay.policy_choices(["mine"], tables=tables)] == [mine]
+    assert [choice.label for choice in replay.policy_choices([path])] == ["other"]
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    recording = str(write_json(workshop()))
+    assert main(["replay", recording, "--policy", "mine", "--json", "--no-bounds", *LIMITS]) == 0
+    assert "mine" in [row["policy"] for row in json.loads(capsys.readouterr().out)["policies"]]
+    path.write_text(f"context.policy = 'mine'\n{path.read_text()}")
+    assert [choice.policy for choice in replay.policy_choices([path])] == [mine]
+
+
 def test_a_policy_can_be_a_file(tmp_path: Path) -> None:
     path = tmp_path / "deep.toml"
     path.write_text('preset = "economy"\ntarget = 0.1\n')
@@ -953,7 +971,7 @@ def test_common_names_do_not_depend_on_the_selection(capsys: pytest.CaptureFixtu
 def test_why_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     path, bare = str(write_json(workshop())), _folder[0] / "bare.toml"
     bare.write_text('preset = "rolling"\nskeleton_share = 0.0\nkeep_first = 0\n')
-    assert main(["why", path, "--call", "24", "--text", "part_0_3 ", "--policy", str(bare), *LIMITS]) == 0
+    assert main(["why", path, "--call", "24", "--text", "part_0_3 ", "--policy", str(bare), *LIMITS]) == 1
     assert capsys.readouterr().out.startswith("no: the text is not in the request of call 24, since call ")
     assert main(["why", path, "--call", "2", "--text", "part_0_3 ", "--json", *LIMITS]) == 0
     assert json.loads(capsys.readouterr().out)["shown"] is True
@@ -991,7 +1009,7 @@ def test_an_error_is_reported_in_one_sentence(
     if "." not in arguments[1:2]:
         write_json(workshop(2))
         (tmp_path / "broken.json").write_text("{nothing")
-    assert main(arguments) == 1
+    assert main(arguments) == (2 if arguments[0] == "why" else 1)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1

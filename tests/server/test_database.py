@@ -229,6 +229,28 @@ async def test_a_file_of_version_4_is_read_as_it_is_and_then_upgraded(tmp_path: 
 
 
 @run
+async def test_a_file_of_version_5_is_read_as_it_is_and_then_upgraded(tmp_path: Path) -> None:
+    path = file_of_version_1(tmp_path / "c.db")
+    connection = apsw.Connection(str(path))
+    for version in (2, 3, 4, 5):
+        for statement in SQLITE_UPGRADES[version]:
+            connection.execute(statement)
+    connection.pragma("user_version", 5)
+    connection.close()
+    before = path.read_bytes()
+    known = [AuthToken(id="t", tenant="a", label="the laptop", created=1.0, role="tenant")]
+    reading = SqliteDatabase(path, is_read_only=True)
+    assert await AuthTokens(reading).list() == known
+    await reading.close()
+    assert path.read_bytes() == before
+    upgrading = SqliteDatabase(path)
+    assert await AuthTokens(upgrading).list() == known
+    await AuthTokens(upgrading).create("", role="admin", now=2.0)
+    assert [token.role for token in await AuthTokens(upgrading).list()] == ["tenant", "admin"]
+    await upgrading.close()
+
+
+@run
 async def test_the_check_whether_a_file_can_be_written_keeps_its_version(tmp_path: Path) -> None:
     database = database_with_table(tmp_path / "c.db")
     await database.write(lambda db: db.execute("PRAGMA user_version = 99"))  # another process has upgraded it

@@ -30,6 +30,7 @@ from foveal.core.log.events import MEMORY_LOG_PREFIX
 from foveal.core.tokens.counter import Estimate
 from foveal.errors import BadSetting, StoreError, StoreUnusable
 from foveal.ports import Checkpoint, Store
+from foveal.server.audit import AuditAction, AuditFilter, AuditTrail
 from foveal.server.auth_tokens import AuthTokens, MemoryChoice
 from foveal.server.copying import PAGE_BYTES, CopyProgress, copy_database, copy_place
 from foveal.server.copying.progress import PageSize, fitting_items
@@ -47,8 +48,16 @@ from support.store_contract import UNUSUAL_FACTS, Clock, log, said
 
 TABLES = (TOKENS_TABLE, *OTHER_TABLES)
 MADE_TABLES = (
-    *("chat_places", "chat_messages", "chat_notices", "pairing_codes", "pairing_misses", "paired"),
-    *("schedules", "heads", "beside"),
+    *(
+        "chat_places",
+        "chat_messages",
+        "chat_notices",
+        "chat_questions",
+        "pairing_codes",
+        "pairing_misses",
+        "paired",
+    ),
+    *("schedules", "heads", "beside", "audit", "daily_usage", "learned_limits", "spending"),
 )
 """Tables that the tests fill with rows of made values."""
 
@@ -153,7 +162,9 @@ async def fill_tables(database: Database) -> None:
             await inbox.finish(entry, why="answered", problem="", code="")
     await inbox.take("default", "many", last=99)
     for tenant in ("default", "other"):
-        await AuthTokens(database).create(tenant, label="l\0", memory=MemoryChoice("ada"), now=1e9)
+        tokens = AuthTokens(database)
+        _, secret = await tokens.create(tenant, label="l\0", memory=MemoryChoice("ada"), now=1e9)
+        await tokens.log_in(f"login of {tenant}", secret)
         await inbox.add_memory_session(tenant, "many", "grace")
         await inbox.set_session_setup(tenant, "many", SessionSetup("openai/m", agent="reviewer", user="ada"))
         await queue.add(Job(tenant=tenant, session="many", key="j", kind="run", at=1e9, prompt="do\0"))
@@ -175,12 +186,13 @@ async def fill_rows(db: Transaction, chosen: list[tuple[TableCopySpec, int]]) ->
 
 
 def value_of(column: str, number: int) -> Any:
-    if column in ("code", "digest", "words"):
+    if column in ("code", "digest", "words", "teller"):
         return bytes([number, 0, 255]) * (number + 1)
     if column in ("stale", "enabled"):
         return number % 2
     if column in (
         "chat",
+        "tokens",
         "topic",
         "reply_to",
         "parts",
@@ -190,9 +202,18 @@ def value_of(column: str, number: int) -> Any:
         "number",
         "seq",
         "turn",
+        "calls",
+        "input",
+        "cache_read",
+        "cache_write",
+        "output",
+        "unpriced",
+        "start",
+        "nanodollars",
+        "tokens",
     ):
         return (-1) ** number * 2**40 * number + number
-    if column in ("at", "until", "since", "following", "due"):
+    if column in ("at", "until", "since", "following", "due", "dollars"):
         return 1e9 / (number + 3)
     return f"{column} {number} \\ \0 'é'"
 
@@ -336,6 +357,20 @@ def test_copied_jobs_are_handed_to_the_engine_again(folder: Path, postgres_url: 
     assert [asyncio.run(untaken(place)) for place in (folder, postgres_url)] == [0, 2]
 
 
+def test_the_audit_trail_of_the_target_stays(folder: Path, postgres_url: str) -> None:
+    async def trail(place: Path | str, *actions: AuditAction) -> list[str]:
+        async with open_database(place) as database:
+            trail = AuditTrail(database, clock=time.time)
+            for action in actions:
+                await trail.record(action)
+            return [entry.action async for entry in trail.entries(AuditFilter(since=1e9))]
+
+    asyncio.run(trail(folder, "token", "erase", "undo"))
+    asyncio.run(trail(postgres_url, "config"))
+    copy(folder, postgres_url)
+    assert asyncio.run(trail(postgres_url)) == ["config", "token", "erase", "undo"]
+
+
 def test_a_file_of_an_earlier_version_is_copied_and_not_migrated(folder: Path, postgres_url: str) -> None:
     file = folder / "tenants" / "default.db"
     connection = apsw.Connection(str(file))
@@ -347,7 +382,8 @@ def test_a_file_of_an_earlier_version_is_copied_and_not_migrated(folder: Path, p
     for table in ("rooms", "errands", "schedules"):
         service.execute(f"ALTER TABLE {table} DROP COLUMN agent")
     service.execute("ALTER TABLE rooms DROP COLUMN person; ALTER TABLE tokens DROP COLUMN memory")
-    service.execute("DROP TABLE memory_sessions")
+    service.execute("DROP TABLE memory_sessions; ALTER TABLE tokens DROP COLUMN role")
+    service.execute("DROP TABLE audit; DROP TABLE daily_usage")
     service.execute(
         """CREATE TABLE chats (face TEXT, chat INTEGER, number INTEGER);
         CREATE TABLE chat_messages (face TEXT, key TEXT, chat INTEGER, session TEXT, state TEXT, at REAL);

@@ -147,7 +147,7 @@ async def test_the_story_of_a_bot_whose_machine_changes(service_url: str) -> Non
             await asyncio.to_thread(one.kill)
         with machine():
             api.hear("/new", user=USER)  # the answer before it may come once more, because of the kill
-            await api.until(lambda: "A new conversation begins" in api.messages[-1]["text"])
+            await api.until(lambda: "Let us start afresh" in api.messages[-1]["text"])
             shown = await tell("Hello.")
             assert [text for text in KNOWN if text not in shown] == []
             assert "14 March" not in shown

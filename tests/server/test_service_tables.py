@@ -11,10 +11,12 @@ import pytest
 from foveal.core.log.events import UserSaid
 from foveal.errors import KeyReused, LeaseLost, StoreError
 from foveal.server import AuthTokens, ChatMessage, ChatPlace, Chats, Inbox, TokenCaller
-from foveal.server.databases import Transaction
+from foveal.server.chat_questions import ChatQuestion, ChatQuestions
+from foveal.server.databases import Database, Transaction
 from foveal.server.inbox import DONE_KEY_TTL_S, SessionSetup
 from foveal.server.jobs.queue import Job, JobQueue
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession
+from foveal.server.storage import LocalWakeups
 from foveal.transport.recognised_messages import IndexedMessage
 from support.gated_provider import run
 from support.service_databases import open_database
@@ -223,6 +225,46 @@ async def test_the_index_finds_the_longest_history_and_forgets_what_was_rewound(
 
 
 @run
+async def test_a_question_is_answered_once_by_any_process_and_expires(place: Path | str) -> None:
+    now = [1_000.0]
+
+    def questions(database: Database) -> ChatQuestions:
+        return ChatQuestions(database, LocalWakeups(), clock=lambda: now[0], poll_s=0.01)
+
+    def question(id: str) -> ChatQuestion:
+        return ChatQuestion(
+            id=id, session="s", key="k", tool="fetch", text="a\0b", at=now[0], until=now[0] + 60
+        )
+
+    async with open_database(place) as one, open_database(place) as other:
+        here, there = questions(one), questions(other)
+        waiting = asyncio.create_task(here.ask("telegram", question("1")))
+        while not (asked := await there.to_send("telegram")):
+            await asyncio.sleep(0.01)
+        assert asked == [question("1")]
+        assert await there.to_send("discord") == []
+        await there.mark_sent("telegram", asked[0])
+        assert await there.to_send("telegram") == []
+        assert await here.is_waiting("telegram", "1")
+        answers = [source.answer("telegram", "1", yes=True) for source in (here, there) * 4]
+        assert sum(await asyncio.gather(*answers)) == 1
+        assert await waiting
+        answered = await there.find("telegram", "1")
+        assert answered is not None
+        assert (answered.state, answered.text) == ("done", "")
+        assert not await here.is_waiting("telegram", "1")
+        waiting = asyncio.create_task(here.ask("telegram", question("2")))
+        while not await there.is_waiting("telegram", "2"):
+            await asyncio.sleep(0.01)
+        now[0] += 60
+        assert not await there.answer("telegram", "2", yes=True)
+        assert not await waiting
+        assert [(one.id, one.state) for one in await there.to_send("telegram")] == [("2", "expired")]
+        await Chats(one).forget_session("telegram", "s")
+        assert await there.find("telegram", "2") is None
+
+
+@run
 async def test_a_closed_database_raises(place: Path | str) -> None:
     async with open_database(place) as database:
         await database.check_writable()
@@ -256,7 +298,10 @@ async def test_a_message_cannot_be_finished_after_its_lease_was_taken_over(servi
 
 
 TENANT_TABLES = ("inbox", "rooms", "tokens", "errands", "schedules", "heads", "beside")
-GATEWAY_TABLES = ("chat_places", "chat_messages", "chat_notices", "pairing_codes", "pairing_misses", "paired")
+GATEWAY_TABLES = (
+    *("chat_places", "chat_messages", "chat_notices", "chat_questions"),
+    *("pairing_codes", "pairing_misses", "paired"),
+)
 
 
 @run

@@ -124,7 +124,7 @@ async def test_a_cut_reads_what_it_cuts_and_not_the_history() -> None:
 async def test_a_continued_ledger_equals_one_of_the_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (range_facts, likely_reused):
         monkeypatch.setattr(module, "MAX_EVENTS_QUOTED", 10)
-    write, cuts = RequestFitter._write_ledger, list[int]()
+    write, cuts = RequestFitter.write_ledger, list[int]()
 
     async def write_and_compare(self: RequestFitter, engine: Engine, plan: Plan) -> CompactionOutcome:
         written = await write(self, engine, plan)
@@ -143,7 +143,7 @@ async def test_a_continued_ledger_equals_one_of_the_whole_range(monkeypatch: pyt
         cuts.append(plan.last)
         return written
 
-    monkeypatch.setattr(RequestFitter, "_write_ledger", write_and_compare)
+    monkeypatch.setattr(RequestFitter, "write_ledger", write_and_compare)
     store = MemoryStore()
     session = await Session.open(store, "demo", **SMALL)
     await run_turns(session, range(80))

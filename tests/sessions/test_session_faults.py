@@ -42,7 +42,7 @@ from support.session_worker import SESSION, SMALL_WINDOW, turn
 from support.warm_start import WarmProcess
 
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
-ROUNDS: Final = 300 if SOAK else 30
+ROUNDS: Final = 120 if SOAK else 12
 WORKER: Final = SUPPORT / "session_worker.py"
 CHILD_TIMEOUT_S: Final = 240.0
 """After this time a child process is killed."""

@@ -96,7 +96,7 @@ class AgentUpstream(StandIn):
         except LookupError:  # an endpoint that only some clients use
             return 404, {"error": {"message": f"no {path} here", "type": "not_found"}}
         if status == 200 and body.get("stream"):
-            self.memory.remember(int(reply["id"].rpartition("_")[2]), reply)
+            self.memory.remember(int(re.split("[-_]", reply["id"])[-1]), reply)
         return status, reply
 
 

@@ -110,8 +110,8 @@ class ApiServer(ThreadedServer):
             stack.push_async_callback(upstreams.close)
             worker = await stack.enter_async_context(JobWorker.open(service)) if self._background else None
             self.inspector = served_inspector(service)
-            made = app(service, upstreams=upstreams, worker=worker, pages=self.inspector)
-            await self._run(made)
+            self.app = app(service, upstreams=upstreams, worker=worker, pages=self.inspector)
+            await self._run(self.app)
 
     async def _run(self, made: Any) -> None:
         told = uvicorn.Config(made, host="127.0.0.1", port=0, log_level="critical", lifespan="off")

@@ -1,6 +1,7 @@
-"""Which files of tests `make test-quick` and `make soak` run.
+"""Which tests `make test-quick` and `make soak` run.
 
 `make soak` runs those that do more in it: more examples of a property, more crashes, all frameworks and clients.
+A file that asks for the variable itself runs as a whole, of the others only the properties.
 
 `make test-quick` runs those that start no server, browser, database or framework. A file is quick if all that
 it imports is in `INSIDE`: itself, through modules of `support`, through the `conftest.py` of its folder, and
@@ -21,7 +22,8 @@ TESTS: Final = Path(__file__).parents[1]
 INSIDE: Final = {
     "anthropic", "anyio", "apsw", "bench", "botocore", "command_reference", "core", "cronsim", "drawings",
     "foveal", "griffe", "httpx", "httpx2", "hypothesis", "make", "markdown_it", "msgspec", "openai",
-    "pydantic", "pytest", "starlette", "support", "tree_sitter", "tree_sitter_bash", "yaml",
+    "pydantic", "pytest", "savings_picture", "starlette", "support", "tools", "tree_sitter", "tree_sitter_bash",
+    "yaml",
 }  # fmt: skip
 """Packages and scripts that a quick file may import, beside the standard library."""
 OUTSIDE: Final = {
@@ -49,6 +51,15 @@ def does_more_in_soak(path: Path) -> bool:
     return any(
         re.search(r"FOVEAL_SOAK|@given\(|RuleBasedStateMachine", text)
         for text in (file.read_text("utf-8") for file in _reached(frozenset({path})))
+    )
+
+
+@cache
+def asks_for_soak(path: Path) -> bool:
+    """Return whether tests of a file that are no properties do more in `make soak`."""
+    return (
+        re.search(r"FOVEAL_SOAK|\bSOAK\b|some_cases|adapter_runs|started_worker", path.read_text("utf-8"))
+        is not None
     )
 
 

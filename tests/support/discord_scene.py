@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from foveal.agent.tool import Tool
 from foveal.config import load
 from foveal.core.log import UserSaid, text_of
 from foveal.ports import Reply, ReplyPiece
@@ -93,7 +94,11 @@ class Scene:
 
 @asynccontextmanager
 async def server(
-    folder: Path, *answers: Any, provider: Scripted | None = None, **flags: Any
+    folder: Path,
+    *answers: Any,
+    provider: Scripted | None = None,
+    tools: Sequence[Tool] = (),
+    **flags: Any,
 ) -> AsyncIterator[Scene]:
     """Run a service and a stand-in of Discord, without the bot."""
     async with DiscordApi() as api:
@@ -105,6 +110,7 @@ async def server(
             environment={},
             make_provider=provided(provider or Scripted(*answers)),
         ) as service:
+            service.runtime.chat_tools["discord"] = tools
             yield Scene(api, service, Pairing(service.runtime.database), settings)
 
 

@@ -72,6 +72,8 @@ __all__ = [
 ]
 
 TOKEN = "MTAx.standin.not-a-real-token"
+MANAGE_GUILD = 1 << 5
+"""Discord's number of the right to administer a server."""
 DiscordOutage = Literal["refused", "hang", "unavailable", "lost replies"]
 """What happens to requests: no connection, no response, `503`, or a connection that closes after the request was
 carried out. The gateway is disconnected in all cases but the last."""
@@ -141,6 +143,8 @@ class DiscordApi:
     """When each message was sent to the bot, by its text, in the time of `time.monotonic`."""
     lost_replies: list[int] = field(default_factory=list)
     """Ids of messages that were accepted although the bot got no answer."""
+    admins: set[int] = field(default_factory=set)
+    """Users who administer the server."""
     url: str = ""
     _ids: int = 1_000_000_000_000_000_000
     _events: list[Json] = field(default_factory=list)
@@ -365,7 +369,9 @@ class DiscordApi:
             "channel": self._channel_of(target, user=user, guild=guild),
         } | more
         if guild or target in self.threads:
-            interaction |= {"guild_id": str(GUILD), "member": member_object() | {"user": self.user(user)}}
+            rights = {"permissions": str(MANAGE_GUILD if user in self.admins else 0)}
+            member = member_object() | rights | {"user": self.user(user)}
+            interaction |= {"guild_id": str(GUILD), "member": member}
         else:
             interaction["user"] = self.user(user)
         self._interactions[interaction["token"]] = target

@@ -22,9 +22,11 @@ import msgspec
 from hypothesis import strategies as st
 
 import foveal
-from foveal import Context, ContextOverflow
+from foveal import Context, ContextOverflow, UnknownHandle
 from foveal.core.log import (
     AnyFact,
+    Branched,
+    BranchEnded,
     Call,
     Clipped,
     Compacted,
@@ -40,9 +42,11 @@ from foveal.core.log import (
     Noted,
     Opened,
     Pinned,
+    Prioritised,
     Reverted,
     Rewound,
     SnapshotTaken,
+    Steered,
     Superseded,
     Text,
     ToolReturned,
@@ -54,7 +58,7 @@ from foveal.core.log import (
     handle,
     raw,
 )
-from foveal.core.log.events import MEMORY_SOURCE, UNREADABLE
+from foveal.core.log.events import BRANCH, MEMORY_SOURCE, UNREADABLE
 from foveal.core.models.model import Model
 from foveal.core.tokens import Estimate, MessageTokens
 from foveal.core.tokens.counter import Counter
@@ -471,6 +475,38 @@ def supersede_some(ctx: Context) -> None:
             ctx.supersede(rng.choice(older).handle, by=said[-1].handle)
 
 
+def steer_some(ctx: Context) -> None:
+    """Give a message a priority, in some conversations at some calls, or set a focus; sometimes take it back."""
+    rng = Random(len(ctx.log) * 11 + 3)
+    shown = [event for event in ctx.log if isinstance(event.fact, UserSaid | ModelSaid | ToolReturned)]
+    if shown and rng.random() < 0.3:
+        with suppress(UnknownHandle):  # a rewind has taken it out
+            marked = ctx.mark(rng.choice(shown).handle, priority=rng.choice(("low", "low", "high", "normal")))
+            if rng.random() < 0.2:
+                ctx.undo(marked)
+    if rng.random() < 0.1:
+        ctx.focus_next(rng.choice(("", "question 0", short_text(rng).strip())))
+
+
+def branch_some(ctx: Context) -> None:
+    """Begin branches and end them in some conversations at some calls: with a result or with the model's last
+    text; sometimes with a kept event, and sometimes unfolded again."""
+    rng = Random(len(ctx.log) * 7 + 1)
+    open_ones = [branch for branch in ctx.branches() if branch.is_open]
+    if rng.random() < 0.25 and len(open_ones) < 3:
+        ctx.begin_branch(rng.choice(("Find the bug.", "question 0", short_text(rng).strip() or "Look.")))
+    elif open_ones and rng.random() < 0.5:
+        branch = rng.choice(open_ones)
+        inside = range(int(branch.handle[1:]) + 1, len(ctx.log))
+        keep = [rng.choice(inside)] if inside and rng.random() < 0.3 else []
+        fold = ctx.end_branch(
+            rng.choice((None, "It is fixed.", long_text(rng))), name=branch.handle, keep=keep
+        )
+        if fold and rng.random() < 0.2:
+            with suppress(ContextOverflow):
+                ctx.undo(fold)
+
+
 TOOLS: Final[dict[str, list[Json]]] = {
     "openai_chat": [{"type": "function", "function": {"name": "bash", "description": "run " * 40}}],
     "openai_responses": [{"type": "function", "name": "bash", "description": "run " * 40}],
@@ -585,7 +621,7 @@ def describe_view(view: View) -> tuple[Any, ...]:
         view.late_results,
         [s.seq for s in view.permanent_steps],
         (view.result_count, view.turn_count, view.dropped.messages, view.tools),
-        (view.superseded, view.superseded_since),
+        (view.superseded, view.superseded_since, view.open_branches, view.priorities),
     )
 
 
@@ -594,7 +630,7 @@ def describe_view(view: View) -> tuple[Any, ...]:
 _FACT_KINDS: Final = (
     "mask", "mask", "clip", "drop", "compact", "revert", "rewind", "pin", "pin_event", "pin_whole", "supersede",
     "note", "use", "snapshot", "equip", "unknown", "replace", "aside", "open",
-    "unreadable", "memory",
+    "unreadable", "memory", "branch", "branch", "branch_end", "branch_end", "prioritise", "steer",
 )  # fmt: skip
 
 
@@ -637,7 +673,7 @@ def _random_fact(rng: Random, wanted: str, log: list[Event]) -> AnyFact | None:
         case "compact":
             return Compacted(first=first, last=rng.randint(first, last), summary="In short: …", by="ledger")
         case "revert":
-            event = some(*PREFIX_MOVERS, Pinned, Clipped)
+            event = some(*PREFIX_MOVERS, Pinned, Clipped, Prioritised)
             return Reverted(target=event.seq) if event else None
         case "rewind":
             return Rewound(to=first, keep_reductions=rng.random() < 0.5)
@@ -651,6 +687,11 @@ def _random_fact(rng: Random, wanted: str, log: list[Event]) -> AnyFact | None:
             old, new = some(UserSaid, Pinned), some(UserSaid)
             is_later = old is not None and new is not None and old.seq < new.seq
             return Superseded(target=old.seq, by=new.seq) if old and new and is_later else None
+        case "prioritise":
+            event = some(UserSaid, ModelSaid, ToolReturned)
+            return Prioritised(target=event.seq, priority=rng.choice(("low", "high"))) if event else None
+        case "steer":
+            return Steered(by="user", focus=rng.choice(("", "the parser")))
         case "note":
             return Noted(text="for people")
         case "use":
@@ -671,10 +712,26 @@ def _random_fact(rng: Random, wanted: str, log: list[Event]) -> AnyFact | None:
         case "unreadable":
             event = some(ForeignSummary)
             return _random_record(rng, event.seq) if event else None
+        case "branch":
+            return Branched(task="Find the bug.", is_joined=rng.random() < 0.2)
+        case "branch_end":
+            return _random_branch_end(rng, some(Branched), last)
         case "open":
             return Opened(model="other", policy="economy")
         case _:
             return Unknown(kind="dreamt", raw=raw({"kind": "dreamt", "of": "😴"}), version=2)
+
+
+def _random_branch_end(rng: Random, began: Event | None, last: int) -> AnyFact | None:
+    """Return the end of a branch, or a fold without it: a rewind may have taken the end back."""
+    if began is None:
+        return None
+    if rng.random() < 0.3:
+        return BranchEnded(branch=began.seq, result="It is fixed.")
+    keep = (rng.randint(began.seq, last),) if rng.random() < 0.3 else ()
+    return Compacted(
+        first=began.seq, last=last, summary="Fixed.", by=BRANCH, keep=keep, chunks=("Fixed.",), reason=BRANCH
+    )
 
 
 def _random_record(rng: Random, seq: int) -> Compacted:

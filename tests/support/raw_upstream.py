@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import socketserver
+import struct
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Self
+from time import sleep
+from typing import Literal, Self
 
 DEADLINE = 60.0
 
@@ -21,8 +25,8 @@ class ReceivedRequest:
     body: bytes
 
 
-Piece = bytes | threading.Event
-"""Bytes to send, or an event to wait for."""
+Piece = bytes | threading.Event | Literal["reset"]
+"""Bytes to send, an event to wait for, or the reset of the connection."""
 Script = Callable[[ReceivedRequest, int], Iterable[Piece]]
 
 
@@ -54,6 +58,11 @@ class RawUpstream:
                     for piece in raw.script(seen, len(raw.seen)):
                         if isinstance(piece, bytes):
                             self.wfile.write(piece)
+                        elif piece == "reset":
+                            sleep(0.05)  # a reset discards what has not been read
+                            linger = struct.pack("ii", 1, 0)
+                            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                            os.close(self.connection.detach())
                         else:
                             assert piece.wait(DEADLINE)
 

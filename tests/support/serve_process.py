@@ -131,6 +131,11 @@ class Server:
         assert line is not None, f"no {event} {fields} in:\n{self.output}"
         return line
 
+    def wait_until(self, condition: Callable[[], Any], *, seconds: float = DEADLINE) -> None:
+        """Wait until the log makes a condition true."""
+        with self._news:
+            assert self._news.wait_for(condition, timeout=seconds), self.output
+
     def ask(self, path: str, **how: Any) -> HttpReply:
         """Send one request."""
         return ask(self.url, path, **how)
@@ -148,6 +153,10 @@ class Server:
     def interrupt(self) -> None:
         """Send SIGTERM without waiting."""
         self._signal(signal.SIGTERM)
+
+    def hang_up(self) -> None:
+        """Send SIGHUP, with which a service manager asks for a reload."""
+        self._signal(signal.SIGHUP)
 
     def wait(self) -> int:
         code = self._process.wait(timeout=DEADLINE)

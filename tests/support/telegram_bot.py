@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from foveal.agent.tool import Tool
 from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.server import Pairing, Service
@@ -35,8 +36,10 @@ class Bot:
         *,
         grace_s: float = 0.0,
         piece_wait_s: float = PIECE_WAIT_S,
+        tools: Sequence[Tool] = (),
         **settings: Any,
     ) -> None:
+        self._tools = tools
         self.api = api
         self.piece_wait_s = piece_wait_s
         self.grace_s = grace_s
@@ -61,6 +64,7 @@ class Bot:
             make_provider=provided(self.provider),
         )
         self.service = await self._stack.enter_async_context(opening)
+        self.service.runtime.chat_tools["telegram"] = self._tools
         await self.service.recover()
         pairing, token = Pairing(self.service.runtime.database), {"TELEGRAM_BOT_TOKEN": TOKEN}
         bot = telegram(
@@ -91,6 +95,10 @@ class Bot:
         """Wait until the bot has paused for this time."""
         while self.pauses.count(seconds) < times:
             await asyncio.sleep(0.01)
+
+    async def pair_code(self) -> str:
+        """Return a code with which a user gets access."""
+        return await Pairing(self.service.runtime.database).create_code("telegram", now=self.clock())
 
     async def messages(self, session: str = "telegram-42") -> list[str]:
         live = await self.service.tenant("telegram").session(session)

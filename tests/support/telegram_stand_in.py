@@ -88,6 +88,10 @@ class BotApi(TelegramUsers):
         """Ids of messages that were accepted although the bot got no answer."""
         self.accepted_at: dict[int, float] = {}
         """When each message was accepted, in the time of `time.monotonic`."""
+        self.blocking: set[int] = set()
+        """Users who have blocked the bot."""
+        self.admins: set[int] = set()
+        """Users who administer every group."""
         self.typed = 0
         self.updates: list[Json] = []
         """Updates that the bot has not acknowledged."""
@@ -301,6 +305,11 @@ class BotApi(TelegramUsers):
         about = {"file_id": name, "file_unique_id": f"u{name}", "file_size": file.size}
         return about | {"file_path": file.path}
 
+    async def _getChatAdministrators(self, method: str, parameters: Json) -> list[Json]:
+        self.calls.append((method, parameters))
+        shape = {"status": "creator", "is_anonymous": False}
+        return [shape | {"user": self.user_of(user)} for user in sorted(self.admins)]
+
     async def _answerCallbackQuery(self, method: str, parameters: Json) -> bool:
         self.calls.append((method, parameters))
         query = parameters["callback_query_id"]
@@ -317,6 +326,8 @@ class BotApi(TelegramUsers):
 
     async def _sendMessage(self, method: str, parameters: Json) -> Json:
         chat = parameters["chat_id"]
+        if chat in self.blocking:
+            raise Fault(403, "Forbidden: bot was blocked by the user")
         _check_text(parameters)
         thread = self._thread(chat, parameters)
         if self.rate_limited:

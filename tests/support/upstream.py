@@ -121,3 +121,8 @@ class ProxyServer(ThreadedServer):
 
     def events(self, session: str, tenant: str = "default") -> list[Event]:
         return self.do(self.service.tenant(tenant).store.read(session))
+
+
+def summarising(folder: Path, **settings: Any) -> ProxyServer:
+    """Return a server that has the client's model write each summary, whatever it costs."""
+    return ProxyServer(folder, server__summary_cost_share=0, **settings)

@@ -408,7 +408,7 @@ def test_a_loaded_context_continues_under_its_name(library: Any) -> None:
 
 
 def test_the_least_recently_used_conversations_are_forgotten(library: Any) -> None:
-    upstream, conversations = Upstream(library), ConversationPool(limit=3)
+    upstream, conversations = Upstream(library), ConversationPool(max_conversations=3)
     with client(library, upstream, conversations) as http:
         for number in range(6):
             http.post(URL, json=body([{"role": "user", "content": f"Subject {number}"}]))
@@ -425,7 +425,7 @@ def test_conversations_whose_responses_are_never_closed_are_forgotten_too(librar
     def answer(request: Any) -> Any:
         return library.Response(200, headers={"content-type": "text/event-stream"}, stream=Endless())
 
-    conversations = ConversationPool(window=6_000, limit=3)
+    conversations = ConversationPool(window=6_000, max_conversations=3)
     http = client(library, Upstream(library, answer), conversations)
     for number in range(20):
         question = [{"role": "user", "content": f"Question {number}"}]

@@ -12,8 +12,8 @@ foveal.policy("economy", mode="ask")  # wrong
 foveal.policy("economy", keep_last="5")  # wrong
 foveal.Context("gpt-4.1", windw=8_000)  # wrong
 foveal.Context("gpt-4.1", policy="econmy")  # wrong
-foveal.Context("gpt-4.1", dialect="openai")  # wrong
-foveal.recall.tools("openai")  # wrong
+foveal.Context("gpt-4.1", dialect="opnai")  # wrong
+foveal.recall.tools("opnai")  # wrong
 foveal.Limits(strategy="middle")  # wrong
 
 ctx = foveal.Context("gpt-4.1")

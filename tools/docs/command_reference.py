@@ -21,12 +21,13 @@ PAGE = ROOT / "docs" / "reference" / "command-line.md"
 HEAD = """\
 # Command line
 
-After this page you can call every command of `foveal`: each has an example, its arguments and their defaults. The
+Every command of `foveal`, with an example, its arguments and their defaults. The
 page is made from the parser of the program.
 
 - `foveal COMMAND --help` prints the arguments of a command, `foveal --version` the version.
 - Without a command, `foveal` runs [`chat`](#chat): `foveal --continue` is `foveal chat --continue`.
-- The exit code is 0 for success, 1 for an error and 2 for wrong arguments; 3 if a call of `run` was denied.
+- The exit code is 0 for success, 1 for an error and 2 for wrong arguments; 3 if a call of `run` was denied. That of
+  [`why`](#why) is 1 for "no" and 2 for an error.
 - Most commands read the [settings](config.md) too. A flag overrides the environment, which overrides the files.
 - A [session](../glossary.md#foveals-own-words) is named by its id, or by the beginning of its id. An event is
   named by its handle, such as `e11`.
@@ -35,10 +36,11 @@ EXAMPLES = {
     "demo": "foveal demo --window 6000",
     "sessions": "foveal sessions",
     "import": "foveal import ~/.codex/sessions",
-    "export": "foveal export SESSION --to openai -o session.json",
+    "export": "foveal export SESSION --to openai_chat -o session.json",
     "log": "foveal log SESSION",
     "show": "foveal show SESSION --at e11",
     "replay": "foveal replay logs/ --policy economy --policy rolling --window 32000",
+    "tune": "foveal tune logs/ --window 32000",
     "why": 'foveal why SESSION "the port is 8080"',
     "config": "foveal config --agent reviewer",
     "doctor": "foveal doctor",
@@ -59,11 +61,18 @@ EXAMPLES = {
     "chat": "foveal chat --model anthropic/claude-sonnet-4-6 --policy handoff",
     "run": 'foveal run --allow "run: git status" "which files have I changed?"',
     "serve": "foveal serve --port 8790 --set server.grace=10",
+    "admin tenants": "foveal admin tenants",
+    "admin tokens": "foveal admin tokens",
+    "admin usage": "foveal admin usage --by user,model --since 30d --tenant alice",
+    "admin health": "foveal admin health",
+    "admin audit": "foveal admin audit --since 7d --action erase --format jsonl",
     "token create": 'foveal token create --tenant alice --label "laptop"',
     "token list": "foveal token list",
     "token revoke": "foveal token revoke ID",
     "pair": "foveal pair telegram",
     "mcp": "foveal mcp --tokens 2000",
+    "wrap": 'foveal wrap codex -- exec "Why is CI red?"',
+    "unwrap": "foveal unwrap codex",
     "inspect": "foveal inspect SESSION",
     "completion": "foveal completion bash",
 }
@@ -77,6 +86,7 @@ EXPLAINED = {
     "log": "[Import and export](../library/import.md)",
     "show": "[Import and export](../library/import.md)",
     "replay": "[Replay lab](../measure/replay.md)",
+    "tune": "[Tune for your logs](../measure/tune.md)",
     "why": "[Replay lab](../measure/replay.md)",
     "config": "[Settings](config.md)",
     "database": "[One machine, several machines](../service/deploy.md)",
@@ -85,8 +95,11 @@ EXPLAINED = {
     "run": "[In pipes and scripts](../terminal/chat.md#in-pipes-and-scripts)",
     "serve": "[A service](../service/index.md)",
     "token": "[A service](../service/index.md)",
+    "admin": "[Administration](../service/administration.md)",
     "pair": "[A bot](../bots/index.md)",
     "mcp": "[Past sessions over MCP](../coding-agents/mcp.md)",
+    "wrap": "[My coding agent](../coding-agents/index.md#one-command)",
+    "unwrap": "[My coding agent](../coding-agents/index.md#one-command)",
     "inspect": "[Inspector](../inspector.md)",
     "completion": "[Terminal](../terminal/chat.md)",
 }

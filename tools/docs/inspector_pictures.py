@@ -74,13 +74,13 @@ class Picture(NamedTuple):
 
 
 PICTURES = (
-    Picture("inspector", (1280, 820), "#e47&message=e12"),
+    Picture("inspector", (1280, 820)),
     Picture("inspector-dark", (1280, 820), "#e47&message=e12", theme="dark"),
     Picture("inspector-cache", (1640, 1000), "#r30&panel=requests", part="#panels"),
     Picture("inspector-reduction", (1640, 1100), "#e93&panel=reductions", part="#panels"),
     Picture("inspector-composition", (1640, 800), "#r39&panel=composition", part="#panels"),
     Picture("inspector-overview", (1280, 420), title=""),
-    Picture("inspector-narrow", (360, 740), "#e47", theme="dark"),
+    Picture("inspector-narrow", (360, 740), theme="dark"),
 )
 
 
@@ -102,6 +102,7 @@ def take(browser: Chromium, server: InspectedServer, picture: Picture) -> bytes:
     """Return one picture as a PNG file."""
     with shown(browser, server, picture) as part:
         part.page.wait_for_timeout(SETTLE_MS)
+        part.page.locator(".happened .is-loading").first.wait_for(state="hidden")  # it may take seconds
         text = visible_text(part)
         data = smaller(part.screenshot() if picture.part else part.page.screenshot(), text)
         assert len(data) <= MAX_BYTES, f"{picture.name} has {len(data):,} bytes"

@@ -36,14 +36,19 @@ from agent_framework import (
 )
 
 from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
-from foveal.adapters.native_context import UNKNOWN_CONVERSATION, NativeContext, Piece, WireMessage
+from foveal.adapters.native_context import (
+    UNKNOWN_CONVERSATION,
+    NativeContext,
+    Piece,
+    WireMessage,
+    offered_tools,
+)
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.wire.openai_chat import THINKING_FIELD
 from foveal.core.wire.usage import usage_or_none
-from foveal.recall.schemas import tools as recall_schemas
 
 _HOW: Final = "pass `session=` to `run`, or set `conversation`"
 MAX_KNOWN_SESSIONS: Final = 10_000
@@ -99,7 +104,14 @@ class FovealChatMiddleware(ChatMiddleware):
     @property
     def recall_tools(self) -> list[FunctionTool]:
         """Tools for `Agent(tools=…)`, with which the model searches and reads what is no longer shown."""
-        return [self._recall_tool(schema["function"]) for schema in recall_schemas("openai_chat")]
+        return [self._recall_tool(schema["function"]) for schema in offered_tools("openai_chat", recall=True)]
+
+    @property
+    def context_tools(self) -> list[FunctionTool]:
+        """Tools for `Agent(tools=…)`, with which the model sees what fills its window and asks for a cut."""
+        return [
+            self._recall_tool(schema["function"]) for schema in offered_tools("openai_chat", context=True)
+        ]
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         options = context.options or {}

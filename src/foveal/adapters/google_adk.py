@@ -32,11 +32,10 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
-from foveal.adapters.native_context import NativeContext, Piece, WireMessage
+from foveal.adapters.native_context import NativeContext, Piece, WireMessage, offered_tools
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.recall.schemas import tools as recall_schemas
 
 MAX_UNANSWERED_REQUESTS: Final = 1_000
 """Requests without an answer that are remembered."""
@@ -107,6 +106,7 @@ class FovealAdkPlugin(BasePlugin):
             request.
         name: The name of the plugin in the runner.
         recall_tools: Whether the model gets tools to search and read what is no longer shown.
+        context_tools: Whether the model gets tools to see what fills its window and to ask for a cut.
         conversation: Returns the id of a call's conversation. None uses the agent and its session.
         **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
             `store` and others.
@@ -132,6 +132,7 @@ class FovealAdkPlugin(BasePlugin):
         *,
         name: str = "foveal",
         recall_tools: bool = False,
+        context_tools: bool = False,
         conversation: Callable[[CallbackContext], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
@@ -143,9 +144,11 @@ class FovealAdkPlugin(BasePlugin):
         self._conversation = checked_function(conversation) or conversation_id
         self._sent: OrderedDict[str, _UnansweredRequest] = OrderedDict()
         self._lock = threading.Lock()
-        (schemas,) = recall_schemas("gemini")
-        declared = schemas["functionDeclarations"] if recall_tools else []
-        self._recall_tools = [_RecallTool(schema, self.recall) for schema in declared]
+        self._offered_tools = [
+            _RecallTool(schema, self.recall)
+            for schemas in offered_tools("gemini", recall=recall_tools, context=context_tools)
+            for schema in schemas["functionDeclarations"]
+        ]
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
@@ -153,7 +156,7 @@ class FovealAdkPlugin(BasePlugin):
         if llm_request.previous_interaction_id or not llm_request.contents:
             return None
         llm_request.append_tools(
-            [tool for tool in self._recall_tools if tool.name not in llm_request.tools_dict]
+            [tool for tool in self._offered_tools if tool.name not in llm_request.tools_dict]
         )
         id = self._conversation(callback_context)
         found = await self.conversations.aget(id, model=llm_request.model or "")

@@ -33,12 +33,17 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.config import get_config
 
 from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
-from foveal.adapters.native_context import UNKNOWN_CONVERSATION, NativeContext, Piece, WireMessage
+from foveal.adapters.native_context import (
+    UNKNOWN_CONVERSATION,
+    NativeContext,
+    Piece,
+    WireMessage,
+    offered_tools,
+)
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.recall.schemas import tools as recall_schemas
 
 _HOW: Final = 'pass `config={"configurable": {"thread_id": …}}`, or set `conversation`'
 NO_STREAM_TAG: Final = "nostream"
@@ -139,6 +144,7 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
         model: The name by which Foveal knows the model, if it differs from LangChain's. `""` takes the name in
             each request.
         recall_tools: Whether the model gets tools to search and read what is no longer shown.
+        context_tools: Whether the model gets tools to see what fills its window and to ask for a cut.
         conversation: Returns the id of a request's conversation. None uses the `thread_id` of the run.
         **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
             `store` and others.
@@ -164,6 +170,7 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
         model: str | Model = "",
         *,
         recall_tools: bool = False,
+        context_tools: bool = False,
         conversation: Callable[[ModelRequest[Any]], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
@@ -176,10 +183,9 @@ class FovealMiddleware(AgentMiddleware[Any, Any, Any]):
         self._named: dict[str, str] = {}
         """The ids that `conversation` has returned, for the recall tools, which see no request."""
         self._tool_schemas: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self.tools = (
-            [self._recall_tool(schema) for schema in recall_schemas("openai_chat")] if recall_tools else []
-        )
-        """The recall tools, if they are offered."""
+        offered = offered_tools("openai_chat", recall=recall_tools, context=context_tools)
+        self.tools = [self._recall_tool(schema) for schema in offered]
+        """The recall and context tools, as far as they are offered."""
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]

@@ -37,6 +37,7 @@ from foveal.adapters.native_context import (
     NativeContext,
     Piece,
     WireMessage,
+    offered_tools,
     with_own_fields,
 )
 from foveal.core.compaction.summariser import SummaryRequest
@@ -44,7 +45,6 @@ from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
 from foveal.core.wire.bound_thinking import BETA_HEADER, with_beta, with_dropped_blocks
 from foveal.core.wire.overflow_errors import refuses_controls
-from foveal.recall.schemas import tools as recall_schemas
 
 Options = Mapping[str, Any]
 """The keyword arguments of a litellm call."""
@@ -90,6 +90,7 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         model: The name by which Foveal knows the model, if it differs from litellm's. `""` takes the name in
             each request.
         recall_tools: Whether the model gets tools to search and read what is no longer shown.
+        context_tools: Whether the model gets tools to see what fills its window and to ask for a cut.
         conversation: Returns the id of a call's conversation from its keyword arguments. None uses
             `litellm_session_id`, `metadata["session_id"]` or the messages.
         **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
@@ -113,6 +114,7 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         model: str | Model = "",
         *,
         recall_tools: bool = False,
+        context_tools: bool = False,
         conversation: Callable[[Options], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
@@ -121,8 +123,10 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
             LiteLLMFormat(), model, has_own_model=True, **settings
         )
         """The contexts of the conversations."""
-        self.recall_tools: list[dict[str, Any]] = recall_schemas("openai_chat") if recall_tools else []
+        self.recall_tools: list[dict[str, Any]] = offered_tools("openai_chat", recall=recall_tools)
         """Schemas of the tools that `recall` answers; they are added to the tools of every call."""
+        self.context_tools: list[dict[str, Any]] = offered_tools("openai_chat", context=context_tools)
+        """Schemas of `context_status` and `context_cut`, which `recall` answers too; they are added likewise."""
         self._conversation = checked_function(conversation)
         self._has_reserve = settings.get("reserve") is not None
         self._calls: OrderedDict[str, tuple[str, NativeContext[Any]]] = OrderedDict()
@@ -269,8 +273,8 @@ class FovealCallback(CustomLogger):  # type: ignore[misc, unused-ignore]
         if limit and not self._has_reserve:
             found.context.set_reserve(int(limit))
         prepared = dict(options)
-        if self.recall_tools:
-            prepared["tools"] = [*_tools(options), *self.recall_tools]
+        if offered := [*self.recall_tools, *self.context_tools]:
+            prepared["tools"] = [*_tools(options), *offered]
         if options.get("stream"):
             prepared["stream_options"] = {"include_usage": True, **(options.get("stream_options") or {})}
         return prepared

@@ -16,17 +16,19 @@ from itertools import groupby
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from foveal.context import Context
+from foveal.core.engine.asked_cut import context_tools as context_schemas
 from foveal.core.engine.origins import Origin
-from foveal.core.log.events import Dialect
+from foveal.core.log.events import Dialect, DialectName
 from foveal.core.models.model import Model
 from foveal.core.wire.openai_chat import THINKING_FIELD
 from foveal.errors import BadSetting
+from foveal.recall.schemas import tools as recall_schemas
 
 NativeMessage = TypeVar("NativeMessage")
 Reply = TypeVar("Reply")
 WireMessage = dict[str, Any]
 UNKNOWN_CONVERSATION: Final = "The conversation of this call is not known. Ask the user instead."
-"""What a model reads that has called a recall tool."""
+"""What a model reads that has called a recall or context tool."""
 
 
 class Piece(NamedTuple):
@@ -46,6 +48,11 @@ class Piece(NamedTuple):
     """Its place among the messages that its original was written as; None if it is not one of them."""
     whole: bool
     """Whether it shows that one unchanged."""
+
+
+def offered_tools(dialect: DialectName, *, recall: bool = False, context: bool = False) -> list[Any]:
+    """Return the schemas of the recall tools and of the context tools, as far as the model is to have them."""
+    return [*(recall_schemas(dialect) if recall else ()), *(context_schemas(dialect) if context else ())]
 
 
 def with_own_fields(shown: WireMessage, original: WireMessage) -> WireMessage:

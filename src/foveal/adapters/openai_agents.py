@@ -31,7 +31,7 @@ from agents.memory import Session
 from agents.tool_context import ToolContext
 
 from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
-from foveal.adapters.native_context import NativeContext, Piece, WireMessage
+from foveal.adapters.native_context import NativeContext, Piece, WireMessage, offered_tools
 from foveal.adapters.openai_agents_session import FovealSession, Item
 from foveal.context import Context
 from foveal.core.compaction.summariser import SummaryRequest
@@ -40,7 +40,6 @@ from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model as KnownModel
 from foveal.core.wire.usage import usage_or_none
 from foveal.errors import BadSetting, PicklableError
-from foveal.recall.schemas import tools as recall_schemas
 
 _HOW: Final = "pass `session=` to `Runner.run`, or set `conversation`"
 CACHE_KEY: Final = "prompt_cache_key"
@@ -141,7 +140,12 @@ class FovealModelProvider(ModelProvider):
     @property
     def recall_tools(self) -> list[FunctionTool]:
         """Tools for `Agent(tools=…)`, with which the model searches and reads what is no longer shown."""
-        return [self._recall_tool(schema) for schema in recall_schemas("openai_responses")]
+        return [self._recall_tool(schema) for schema in offered_tools("openai_responses", recall=True)]
+
+    @property
+    def context_tools(self) -> list[FunctionTool]:
+        """Tools for `Agent(tools=…)`, with which the model sees what fills its window and asks for a cut."""
+        return [self._recall_tool(schema) for schema in offered_tools("openai_responses", context=True)]
 
     def conversation_id(self, session: Session | str) -> str:
         """Return the id under which the conversation of a session is kept.

@@ -56,12 +56,11 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import RunContext, ToolDefinition
 
 from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
-from foveal.adapters.native_context import NativeContext, Piece, WireMessage
+from foveal.adapters.native_context import NativeContext, Piece, WireMessage, offered_tools
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.compaction.summariser_protocol import Draft, StopReason
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.recall.schemas import tools as recall_schemas
 
 _NO_TEXT: Final[WireMessage] = {"role": "system", "content": ""}
 """Stands for a part that no model reads, such as a change of the tools: system messages are never dropped."""
@@ -88,6 +87,7 @@ class FovealCapability(AbstractCapability[object]):
         model: The name by which Foveal knows the model, if it differs from pydantic-ai's. `""` takes the name
             in each request.
         recall_tools: Whether the model gets tools to search and read what is no longer shown.
+        context_tools: Whether the model gets tools to see what fills its window and to ask for a cut.
         conversation: Returns the id of a run's conversation. None uses its `conversation_id`.
         **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
             `store` and others.
@@ -111,6 +111,7 @@ class FovealCapability(AbstractCapability[object]):
         model: str | Model = "",
         *,
         recall_tools: bool = False,
+        context_tools: bool = False,
         conversation: Callable[[RunContext[Any]], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
@@ -119,7 +120,7 @@ class FovealCapability(AbstractCapability[object]):
         )
         """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
-        self._recall_tools = recall_tools
+        self._offered_tools = offered_tools("openai_chat", recall=recall_tools, context=context_tools)
         self._requests: OrderedDict[str, _RunRequest] = OrderedDict()
         """The last request of each run. Runs with the same history have the same conversation."""
         self._fitted: WeakKeyDictionary[NativeContext[ModelMessage], str] = WeakKeyDictionary()
@@ -130,9 +131,9 @@ class FovealCapability(AbstractCapability[object]):
         return CapabilityOrdering(position="innermost")
 
     def get_toolset(self) -> FunctionToolset[object] | None:
-        if not self._recall_tools:
+        if not self._offered_tools:
             return None
-        return FunctionToolset([self._recall_tool(schema) for schema in recall_schemas("openai_chat")])
+        return FunctionToolset(list(map(self._recall_tool, self._offered_tools)))
 
     async def prepare_model_request(
         self, ctx: RunContext[object], request_context: ModelRequestContext

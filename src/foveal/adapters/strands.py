@@ -30,11 +30,10 @@ from strands.tools import PythonAgentTool
 from strands.types.content import split_system_prompt
 
 from foveal.adapters.conversations import AdapterArguments, Conversations, checked_function, own_model
-from foveal.adapters.native_context import NativeContext, Piece, WireMessage
+from foveal.adapters.native_context import NativeContext, Piece, WireMessage, offered_tools
 from foveal.core.compaction.summariser import SummaryRequest
 from foveal.core.log.events import Dialect
 from foveal.core.models.model import Model
-from foveal.recall.schemas import tools as recall_schemas
 
 DEFAULT_AGENT_ID: Final = "default"
 """The `agent_id` of an agent that is given none."""
@@ -72,6 +71,7 @@ class FovealPlugin(Plugin):
         model: The name by which Foveal knows the model, if it differs from Strands'. `""` takes the name in
             each request.
         recall_tools: Whether the model gets tools to search and read what is no longer shown.
+        context_tools: Whether the model gets tools to see what fills its window and to ask for a cut.
         conversation: Returns the id of a call's conversation. None uses the `session_id` and the `agent_id`.
         **settings: The settings of every adapter, as in `AdapterArguments`: `window`, `policy`, `summarise`,
             `store` and others.
@@ -98,6 +98,7 @@ class FovealPlugin(Plugin):
         model: str | Model = "",
         *,
         recall_tools: bool = False,
+        context_tools: bool = False,
         conversation: Callable[[InvokeModelContext], str] | None = None,
         **settings: Unpack[AdapterArguments],
     ) -> None:
@@ -107,14 +108,14 @@ class FovealPlugin(Plugin):
         )
         """The contexts of the conversations."""
         self._conversation = checked_function(conversation)
-        self._recall_tools = recall_tools
+        self._offered_tools = offered_tools("bedrock", recall=recall_tools, context=context_tools)
         self._last_calls: WeakKeyDictionary[Any, _LastCall] = WeakKeyDictionary()
 
     def init_agent(self, agent: Any) -> None:
         agent.add_middleware(InvokeModelStage, self._invoke_model)
-        if self._recall_tools:
-            schemas = recall_schemas("bedrock")
-            agent.tool_registry.process_tools([self._recall_tool(schema["toolSpec"]) for schema in schemas])
+        if self._offered_tools:
+            made = [self._recall_tool(schema["toolSpec"]) for schema in self._offered_tools]
+            agent.tool_registry.process_tools(made)
         manager = agent.conversation_manager
         if not isinstance(manager, NullConversationManager):
             warnings.warn(

@@ -31,6 +31,13 @@ class MemoryChanged(AgentEvent, frozen=True, tag="remembered"):
     """What was remembered or forgotten, as a sentence for the user."""
 
 
+class BudgetReached(AgentEvent, frozen=True, tag="budget_reached"):
+    """A soft spending limit is reached: requests are still answered."""
+
+    text: str
+    """Whose limit it is and what is spent, as a sentence for the user."""
+
+
 class PromptReading(AgentEvent, frozen=True, tag="reading"):
     """A slow model is reading the request."""
 

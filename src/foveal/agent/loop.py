@@ -67,7 +67,7 @@ from foveal.core.log.events import (
     text_of,
 )
 from foveal.core.wire.safe_print import one_line
-from foveal.errors import BadSetting, FovealError, ProviderError, StoreUnusable
+from foveal.errors import BadSetting, BudgetExceeded, FovealError, ProviderError, StoreUnusable
 from foveal.ports import PromptProgress, Provider, Reply, RetryWait
 from foveal.providers.summariser import TRUNCATED_STOPS
 from foveal.sessions.session import Session
@@ -190,7 +190,8 @@ class Agent:
         """What `tools` is until the first reduction."""
         self._has_sent_tools = False
         """Whether a request has offered the recall tools."""
-        self._approve = approve
+        self.approve: Approve = approve
+        """Asks the user about a call; what runs a turn may set another one for it."""
         self._max_tool_iterations = max_tool_iterations
         self._denied_result = denied_result
         self._open_calls: list[Call] = []
@@ -218,11 +219,15 @@ class Agent:
         stored = await self.session.append(*facts, UserSaid(content=content, dialect=dialect))
         return UserMessageStored(handle=stored[-1].handle)
 
-    async def resume(self) -> None:
-        """Continue where another process ended: calls that it left without a result get one that says so."""
+    async def resume(self, *, runs_later: Callable[[Call], Awaitable[bool]] | None = None) -> None:
+        """Continue where another process ended: calls that it left without a result get one that says so, apart
+        from those that `runs_later`, because they have not begun; `answer` runs them."""
         await self._prepare()
         self._reported = self.session.last
-        await self._close_calls("the process ended")
+        left = [] if runs_later is None else await self.session.open_calls()
+        waiting = [call for call in left if runs_later is not None and await runs_later(call)]
+        await self._close_calls("the process ended", besides=waiting)
+        self._open_calls = waiting
 
     async def answer(self) -> AsyncGenerator[AgentEvent, None]:
         """Run the rest of a turn whose user message is stored; the session is legal however it ends."""
@@ -230,8 +235,9 @@ class Agent:
         self._leaves_log, self._interruption = False, INTERRUPTED
         try:
             for _ in range(self._max_tool_iterations):
-                async for event in self._step():
-                    yield event
+                if not self._open_calls:  # else the first ones waited for the user when another process ended
+                    async for event in self._step():
+                        yield event
                 if not self._open_calls:
                     why = "answered"
                     break
@@ -332,6 +338,8 @@ class Agent:
                         self._partial_text += piece.text if piece.kind == "text" else ""
                         yield TextStreamed(piece=piece)
                 break
+            except BudgetExceeded:  # nothing was sent
+                raise
             except ProviderError as problem:
                 if self._partial_text or not await refused.hide(problem):
                     raise
@@ -483,7 +491,7 @@ class Agent:
         if tool is not None and tool.needs_approval:
             if (problem := self.tools.find_problem(call.name, call.arguments)) is not None:
                 return problem
-            if not await self._approve(call, description):
+            if not await self.approve(call, description):
                 return ToolOutput(content=self._denied_result, error=True)
         running.start()
         try:
@@ -530,9 +538,11 @@ class Agent:
                 verdicts.append(verdict)
         return verdicts
 
-    async def _close_calls(self, why: str) -> None:
-        """Give the open calls a result. They are read from the log: the store may have what it did not confirm."""
-        self._partial_text, self._open_calls = "", await self.session.open_calls()
+    async def _close_calls(self, why: str, *, besides: Sequence[Call] = ()) -> None:
+        """Give the open calls a result, `besides` some of them. They are read from the log: the store may have what
+        it did not confirm."""
+        left = [call for call in await self.session.open_calls() if call not in besides]
+        self._partial_text, self._open_calls = "", left
         if self._open_calls:
             await self._end_early(why)
 

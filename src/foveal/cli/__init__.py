@@ -9,14 +9,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from foveal import __version__
 from foveal.agent import terminal as chat
 from foveal.cli import config_commands, database_commands, memory_command, replay_commands
+from foveal.core.wire import DIALECTS, full_name
 from foveal.core.wire.safe_print import visible
-from foveal.errors import FovealError
+from foveal.errors import BadSetting, FovealError, shown_value
 from foveal.user_paths import store_path
-
-DIALECT_NAMES = ("openai", "responses", "anthropic", "gemini")
 
 
 class CommandTable(Protocol):
@@ -34,8 +32,21 @@ class CommandTable(Protocol):
 
 def main(argv: Sequence[str] | None = None, *, others: Sequence[CommandTable] = ()) -> int:
     """Run one command and return the exit code: 0 for success, 1 for an error, 2 for wrong usage."""
+    try:
+        try:
+            return _main(sys.argv[1:] if argv is None else argv, others)
+        finally:
+            sys.stdout.flush()  # so that a closed pipe is noticed here and not when the interpreter exits
+    except BrokenPipeError:  # the reader of the output has closed the pipe, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _main(argv: Sequence[str], others: Sequence[CommandTable]) -> int:
     parser = _parser(others)
-    args, rest = parser.parse_known_args(_with_command(sys.argv[1:] if argv is None else argv))
+    words = _with_command(argv)
+    words, of_agent = _split_agent_arguments(words)
+    args, rest = parser.parse_known_args(words)
     if args.command == "demo":
         from foveal.cli import demo
 
@@ -45,20 +56,37 @@ def main(argv: Sequence[str] | None = None, *, others: Sequence[CommandTable] = 
 
         print(completion_script(parser, args.shell), end="")
         return 0
+    if of_agent:
+        args.arguments = of_agent
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if getattr(args, "store", args) is None:
         args.store = store_path()
     try:
-        code = _run(_find_command(args.command, others)(args))
-        sys.stdout.flush()  # so that a closed pipe is noticed here and not when the interpreter exits
-        return code
-    except BrokenPipeError:  # the reader of the output has closed the pipe, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _run(_find_command(args.command, others)(args))
+    except BrokenPipeError:
+        raise
     except (FovealError, OSError) as problem:
-        print(f"foveal: {visible(str(problem))}", file=sys.stderr)
-        return 1
+        print(f"foveal: {visible(_with_option(problem, words))}", file=sys.stderr)
+        return getattr(args, "error_code", 1)
+
+
+def _with_option(problem: Exception, words: Sequence[str]) -> str:
+    """Return an error as a text; a setting that was given as an option has the name of the option."""
+    if isinstance(problem, BadSetting):
+        option = f"--{problem.field.replace('_', '-')}"
+        if any(word.partition("=")[0] == option for word in words):
+            return f"{option} {shown_value(problem.value)} is not allowed: {problem.allowed}"
+    return str(problem)
+
+
+def _split_agent_arguments(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words of `foveal wrap`, and those of the agent after `--`. argparse accepts no positional
+    arguments after options, and drops a second `--`."""
+    if words[0] != "wrap" or "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
 
 
 def _run(result: Coroutine[Any, Any, int] | int) -> int:
@@ -106,14 +134,17 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
         prog="foveal",
         description="Agent sessions that stay inside the model's context window. Without a command: chat.",
     )
-    parser.add_argument("--version", action="version", version=f"foveal {__version__}")
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and the commit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     # The demo parses its own arguments, --help among them.
     about = "fit a recorded conversation into a small window, request by request"
     commands.add_parser("demo", help=about, add_help=False)
 
-    commands.add_parser("sessions", help="list the sessions, newest first", parents=[_store_option()])
+    listing = commands.add_parser(
+        "sessions", help="list the sessions, newest first", parents=[_store_option()]
+    )
+    listing.add_argument("--json", action="store_true", help="print the list as JSON")
 
     imports = commands.add_parser("import", help="import recorded conversations", parents=[_store_option()])
     imports.set_defaults(command="import_")
@@ -125,8 +156,10 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
 
     parents = [_store_option(), _session_argument()]
     export = commands.add_parser("export", help="write a session to a file", parents=parents)
-    formats = ["foveal", "markdown", *DIALECT_NAMES]
-    export.add_argument("--to", default="foveal", choices=formats, help="format of the file; default: foveal")
+    formats = ["foveal", "markdown", *DIALECTS]
+    export.add_argument(
+        "--to", default="foveal", type=full_name, choices=formats, help="format of the file; default: foveal"
+    )
     export.add_argument("-o", "--output", type=Path, help="a new file; default: standard output")
     export.add_argument("--force", action="store_true", help="overwrite the file if it exists")
 
@@ -137,7 +170,11 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
         "--at", type=_seq, metavar="EVENT", help="the view after this event, such as e11; default: the newest"
     )
     show.add_argument(
-        "--to", default="openai", choices=DIALECT_NAMES, help="dialect of the messages; default: openai"
+        "--to",
+        default="openai_chat",
+        type=full_name,
+        choices=DIALECTS,
+        help="dialect of the messages; default: openai_chat",
     )
     show.add_argument("--json", action="store_true", help="the exact messages as JSON")
     replay_commands.add_commands(commands)
@@ -151,6 +188,16 @@ def _parser(others: Sequence[CommandTable] = ()) -> argparse.ArgumentParser:
     completion = commands.add_parser("completion", help=about, description=about)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     return parser
+
+
+class _PrintVersion(argparse.Action):
+    """Looks for the commit only when the version is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from foveal.cli.version import version_text
+
+        print(f"foveal {version_text()}")
+        parser.exit()
 
 
 def _store_option() -> argparse.ArgumentParser:

@@ -80,9 +80,12 @@ async def _tokens_text(service: Service) -> str:
     if not found:
         create = shell_command("token create", explicit_folder(service))
         return f"none: every program on this machine has access; {create} creates the first"
-    tenants = {token.tenant for token in valid}
+    tenants = [token.tenant for token in valid if token.role == "tenant"]
+    count = len(set(tenants))
+    others = len(valid) - len(tenants)
     return (
-        f"{len(valid)} for {len(tenants)} tenant{'s' if len(tenants) != 1 else ''}; every request needs one"
+        f"{len(tenants)} for {count} tenant{'s' if count != 1 else ''}"
+        f"{f', {others} for administration or metrics' if others else ''}; every request needs one"
     )
 
 

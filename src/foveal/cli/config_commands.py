@@ -139,9 +139,9 @@ async def doctor(args: Namespace) -> int:
 def _findings(config: Config | None, store: Path) -> Iterator[tuple[str, str]]:
     import platform
 
-    from foveal import __version__
+    from foveal.cli.version import version_text
 
-    yield "foveal", __version__
+    yield "foveal", version_text()
     yield "Python", f"{platform.python_version()} ({sys.executable})"
     yield from _model_findings(config)
     yield "SQLite", _sqlite_version()

@@ -42,9 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadSetting as problem:
         print(f"foveal: {problem}", file=sys.stderr)
         return 2
-    except (BrokenPipeError, KeyboardInterrupt):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return 0
 
 

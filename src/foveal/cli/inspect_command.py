@@ -13,6 +13,7 @@ import os
 import sys
 from argparse import SUPPRESS, Namespace
 from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from foveal.inspector.export_data import ReportExport
     from foveal.inspector.sessions.collection import SessionCollection
     from foveal.inspector.sessions.source import ActionResult, OfferedWriter, SessionAction
+    from foveal.policies.installed import PolicyTables
     from foveal.ports import Provider
     from foveal.recall.archive import ArchiveSource
 
@@ -168,7 +170,7 @@ async def _serve(args: Namespace) -> int:
         is_place_given = len(sessions) < len(args.places) or bool(args.store)
         session = await _meant_session(source, sessions, is_place_given=is_place_given)
         with _listen(args.port) as listener:
-            server, stop = LoopbackServer(source, listener), Event()
+            server, stop = LoopbackServer(source, listener, policies=_configured_policies), Event()
             for number in (SIGINT, SIGTERM):
                 get_running_loop().add_signal_handler(number, stop.set)
             async with server.running():
@@ -330,6 +332,16 @@ def _is_local(provider: Provider) -> bool:
     from foveal.providers import LOCAL_SERVICE
 
     return provider.name.startswith(f"{LOCAL_SERVICE}/")
+
+
+@cache
+def _configured_policies() -> PolicyTables:
+    """Return the tables `[policies.NAME]` of the user's configuration; none if it cannot be read."""
+    from foveal.config import load
+
+    with suppress(FovealError):
+        return load(project=False).named_policies
+    return {}
 
 
 def _summary_provider() -> Provider | None:

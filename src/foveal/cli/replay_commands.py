@@ -1,11 +1,12 @@
-"""Commands `replay` and `why`: policies measured on recorded conversations."""
+"""Commands `replay`, `tune` and `why`: policies measured on recorded conversations."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,20 +15,26 @@ from foveal.core.wire.safe_print import visible
 from foveal.errors import BadSetting, FovealError
 
 if TYPE_CHECKING:
+    from foveal.core.policies import Policy
+    from foveal.policies.installed import PolicyTables
     from foveal.transcripts import Transcript, UnreadableTranscript
 
-COMMANDS = ("replay", "why")
+COMMANDS = ("replay", "tune", "why")
 PROGRESS_BAR_CELLS = 30
+_POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def add_commands(commands: Any) -> None:
-    """Add both commands to the parser."""
+    """Add the commands to the parser."""
     about = "measure what policies cost and lose on recorded conversations; calls no model"
     replay = commands.add_parser("replay", help=about, description=about, parents=[_setting()])
     replay.set_defaults(store=None)
     logs = "files, folders or stores of sessions; default: the sessions of FOVEAL_STORE"
     replay.add_argument("logs", nargs="*", type=Path, metavar="LOGS", help=logs)
-    about = "a preset or a TOML file; may be repeated (default: every preset)"
+    about = (
+        "a preset, an installed policy, a table [policies.NAME] of your configuration, or a TOML file; may be "
+        "repeated (default: every preset)"
+    )
     replay.add_argument("--policy", action="append", metavar="NAME", help=about)
     about = "run every policy with each of these values; may be repeated for another setting"
     replay.add_argument("--sweep", action="append", default=[], metavar="KEY=A,B,C", help=about)
@@ -36,7 +43,32 @@ def add_commands(commands: Any) -> None:
     _add_selection_options(replay)
     _add_output_options(replay)
 
-    about = "say whether a text was in a request, and if not, since when and by which rule"
+    about = "choose the constants of economy for your recordings, with half of them kept back; calls no model"
+    tune = commands.add_parser("tune", help=about, description=about, parents=[_setting()])
+    tune.set_defaults(store=None)
+    tune.add_argument("logs", nargs="*", type=Path, metavar="LOGS", help=logs)
+    about = "context window to replay in; default: the model's"
+    tune.add_argument("--window", type=int, metavar="TOKENS", help=about)
+    about = "only conversations of at least this size"
+    tune.add_argument("--long", type=int, default=0, metavar="TOKENS", help=about)
+    tune.add_argument("--only", action="append", metavar="GLOB", help="only these ids or file names")
+    about = "ids or file names left out of recall and surprise"
+    tune.add_argument("--no-recall", action="append", default=[], metavar="GLOB", help=about)
+    about = "most calls that are replayed, under about a dozen policies; this bounds the time (default: 4000)"
+    tune.add_argument("--calls", type=int, default=4_000, metavar="N", help=about)
+    tune.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
+    about = "calls of each conversation at which surprise is measured (default: 8); 0 measures none"
+    tune.add_argument("--samples", type=int, default=8, metavar="N", help=about)
+    about = "processes that replay at the same time; default: one per core"
+    tune.add_argument("--processes", type=int, metavar="N", help=about)
+    tune.add_argument("--name", default="tuned", help="name of the policy (default: tuned)")
+    about = "also write the policy to a new file, as lines of a configuration"
+    tune.add_argument("--write", type=Path, metavar="FILE", help=about)
+    tune.add_argument("--json", action="store_true", help="the result as JSON")
+    about = "show how far it is; default: on a terminal"
+    tune.add_argument("--progress", action=argparse.BooleanOptionalAction, default=None, help=about)
+
+    about = "say whether a text was in a request, and if not, since when and by which rule (exit code 1)"
     why = commands.add_parser("why", help=about, description=about, parents=[_setting()])
     about = "a session id, or the beginning of it; or a file: a recording, or a store of sessions"
     why.add_argument("recording", metavar="SESSION|FILE", help=about)
@@ -48,7 +80,7 @@ def add_commands(commands: Any) -> None:
         "words", nargs="*", metavar="TEXT", help="the exact text, directly after SESSION or FILE"
     )
     why.add_argument("--text", help="the exact text, in place of TEXT")
-    why.set_defaults(usage_error=why.error)
+    why.set_defaults(usage_error=why.error, error_code=2)
     about = "the conversation, if the file has several: its id, or the beginning of it"
     why.add_argument("--conversation", metavar="ID", help=about)
     about = "a preset or a TOML file (default: the reductions in the log, else economy)"
@@ -139,7 +171,7 @@ async def replay(args: Namespace) -> int:
     if args.losses < 0:
         raise BadSetting("losses", args.losses, "a number from 0")
     _say_unknown_window(args)
-    policies = lab.policy_choices(args.policy or PRESETS, sweeps=args.sweep)
+    policies = lab.policy_choices(args.policy or PRESETS, sweeps=args.sweep, tables=_tables_for(args.policy))
     recordings, is_whole = _load_logs(args)
     chosen = lab.select(
         [recording for recording in recordings if _matches(recording, args.only)],
@@ -175,8 +207,62 @@ async def replay(args: Namespace) -> int:
     return 0 if is_whole else 1
 
 
+def _tables_for(names: Sequence[str] | None) -> PolicyTables:
+    """Return the tables `[policies.NAME]` of the configuration, which is read only if a name may be one of them."""
+    from foveal.config import load
+    from foveal.core.policies import PRESETS
+
+    is_needed = any(name not in PRESETS and not name.endswith(".toml") for name in names or ())
+    return load().named_policies if is_needed else {}
+
+
+def _chosen_policy(name: str) -> Policy:
+    from foveal import replay as lab
+
+    return lab.policy_choices([name], tables=_tables_for([name]))[0].policy
+
+
+async def tune(args: Namespace) -> int:
+    """Choose the constants of economy on half of the recordings, measure them on the other, and print a policy."""
+    import msgspec
+
+    from foveal import replay as lab
+    from foveal.core.policies import PRESETS
+
+    if args.name in PRESETS or not _POLICY_NAME.fullmatch(args.name):
+        allowed = f"letters, digits, - and _, and no preset ({', '.join(PRESETS)})"
+        raise BadSetting("name", args.name, allowed)
+    if args.write is not None and args.write.exists():
+        raise FovealError(f"--write: {visible(str(args.write))} exists; name a new file")
+    if args.calls < 1:
+        raise BadSetting("calls", args.calls, "a number from 1")
+    _say_unknown_window(args)
+    recordings, is_whole = _load_logs(args)
+    matching = [recording for recording in recordings if _matches(recording, args.only)]
+    chosen = lab.select(matching, min_tokens=args.long)
+    found = lab.tune(
+        chosen,
+        name=args.name,
+        max_calls=args.calls,
+        seed=args.seed,
+        processes=args.processes,
+        progress=_progress(args),
+        no_recall=args.no_recall,
+        samples=args.samples,
+        **_settings(args),
+    )
+    if args.json:
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        print(lab.tuning_text(found))
+    if args.write is not None and found.config:
+        args.write.write_text(f"{found.config}\n", encoding="utf-8")
+        print(f"wrote {visible(str(args.write))}", file=sys.stderr)
+    return 0 if is_whole and found.verdict != "too few" else 1
+
+
 async def why(args: Namespace) -> int:
-    """Print whether a text was in a request, and which rule hid it."""
+    """Print whether a text was in a request, and which rule hid it; like `grep`, return 1 if it was not."""
     import msgspec
 
     from foveal import replay as lab
@@ -187,7 +273,7 @@ async def why(args: Namespace) -> int:
     text = " ".join(args.words) or args.text
     recording = await _named_recording(args)
     recorded = args.policy is None and lab_why.has_reductions(recording)
-    policy = None if recorded else lab.policy_choices([args.policy or "economy"])[0].policy
+    policy = None if recorded else _chosen_policy(args.policy or "economy")
     _say_unknown_window(args)
     setting = lab.ReplaySetting(**_settings(args))
     found = lab_why.why(recording, call=args.call, text=text, policy=policy, setting=setting)
@@ -195,7 +281,7 @@ async def why(args: Namespace) -> int:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         print(visible(lab_why.answer_text(found)))
-    return 0
+    return 0 if found.shown else 1
 
 
 # ── Arguments ──────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,8 @@
 
 1. The steps that can fail come first (configuration, address, folder, token), so the process either serves or exits
    with one sentence that says why.
-2. SIGTERM or SIGINT begins the shutdown, which `foveal.server.http.shutdown` describes.
+2. SIGTERM or SIGINT begins the shutdown, which `foveal.server.http.shutdown` describes; SIGHUP reloads the
+   configuration (`config_reload`).
 3. Imports are inside the functions: the command line loads this module for every command, also without the packages
    of `foveal[server]`.
 """
@@ -17,18 +18,20 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from foveal.errors import FovealError, ProviderError
+from foveal.errors import BadSetting, FovealError, ProviderError
 
 if TYPE_CHECKING:
     import argparse
     from asyncio import AbstractEventLoop, Future
     from socket import socket
 
+    from foveal.agent.tool import Tool
     from foveal.config import Config
     from foveal.inspector.app import Inspector
     from foveal.server import Service
     from foveal.server.gateways.gateway import RunningBot
     from foveal.server.http.shutdown import ShutdownState, StopSignal
+    from foveal.server.jobs import JobWorker
     from foveal.server.proxy.routes import Upstreams
 
 # ── Warm-up ───────────────────────────────────────────────────────────────────────────────────────
@@ -62,6 +65,7 @@ GC_THRESHOLDS: Final = (10_000, 2, 200)
 """New objects before a garbage collection, and collections before one of the next older generation. A collection
 holds up all threads: one of the second generation looks at no more than 30,000 objects, which takes 8 ms."""
 UNUSED_FOLDER: Final = "server.folder (--folder) is not used: all data is in server.database (--database)"
+BOT_TOKENS: Final = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN")
 MAX_OPEN_FILES: Final = 65_536
 """The limit that the process asks for: a stream takes two files, a tenant several."""
 
@@ -86,6 +90,11 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--window", type=int, metavar="TOKENS", help="the context window of the model")
     about_set = "any other setting, such as server.grace=10; can be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=about_set)
+    about_attached = (
+        "for a program that starts the server: print only the URL to standard output, stop when standard input "
+        "closes, start no bot and download no model"
+    )
+    parser.add_argument("--attached", action="store_true", help=about_attached)
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -117,30 +126,43 @@ async def _serve(args: argparse.Namespace) -> int:
     from asyncio import get_running_loop
 
     from foveal.cli.banner import banner_lines, print_line
+    from foveal.cli.config_reload import ConfigReload
     from foveal.config import load
     from foveal.server import Service
     from foveal.server.http import json_logs
     from foveal.server.http.shutdown import ShutdownState, StopSignal, shut_down
     from foveal.web.listener import bind, url_of
 
-    config = load(flags=_flags(args), project=False)  # a server belongs to no project
+    def read() -> Config:
+        return load(flags=_flags(args), project=False)  # a server belongs to no project
+
+    config = read()
     _raise_open_files_limit()
     async with AsyncExitStack() as stack:
         listener = bind(config.get("server.host"), config.get("server.port"))
         stack.callback(listener.close)
-        service = await stack.enter_async_context(Service.open(config))
+        environment = {
+            name: value for name, value in os.environ.items() if not args.attached or name not in BOT_TOKENS
+        }
+        service = await stack.enter_async_context(Service.open(config, environment=environment))
         await _check_before_serving(service)
         json_logs.log_to_stderr()
         get_running_loop().set_exception_handler(_log_uncaught)
         stop, shutdown = StopSignal(), ShutdownState()
         stop.listen()
-        if not await download_local_model(service, stop):
+        if args.attached:
+            _stop_with_standard_input(stop)
+        elif not await download_local_model(service, stop):
             return 0
         warm_up(config)
         deletes_webhook = await _agrees_to_delete_webhook(service, stop)
         components = _running_components(service, listener, shutdown, deletes_webhook=deletes_webhook)
         running = await stack.enter_async_context(components)
         bots = running.bots
+        reload = ConfigReload(
+            service, running.worker, read=read, check=_check_again(service), stop=stop.request
+        )
+        reload.listen()
         url = url_of(listener)
         lines = await banner_lines(
             service, url, upstreams=running.upstreams, chats=await _bots_text(service, bots)
@@ -148,16 +170,44 @@ async def _serve(args: argparse.Namespace) -> int:
         print_line("\n".join([*lines, *(f"  note      {note}" for note in startup_notes(config))]))
         _collect_less_garbage()
         json_logs.log_event("listening", {"url": url, "pid": os.getpid()})
+        if args.attached:
+            print(url, flush=True)
+        notify_service_manager("READY=1")
         await stop.requested.wait()
         json_logs.log_event("stopping")
+        notify_service_manager("STOPPING=1")
         if service.runtime.storage.folder is None:  # load balancers connect to another server instead
             running.stop_listening()
         running.inspector.end_streams()  # they would last for the whole grace period
         for bot in bots:
             await bot.stop_listening()
-        await shut_down(service, shutdown, stop, grace=config.get("server.grace"))
+        await shut_down(service, shutdown, stop, grace=service.runtime.config.get("server.grace"))
     json_logs.log_event("stopped")
     return 0
+
+
+def notify_service_manager(state: str) -> None:
+    """Tell systemd the state of a service with `Type=notify`; without it, do nothing."""
+    from socket import AF_UNIX, SOCK_DGRAM, socket
+
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with suppress(OSError), socket(AF_UNIX, SOCK_DGRAM) as connection:
+            connection.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
+
+
+def _stop_with_standard_input(stop: StopSignal) -> None:
+    """Request the stop when the program that has started the server closes its end of the pipe, or dies."""
+    from asyncio import get_running_loop
+
+    loop, number = get_running_loop(), sys.stdin.fileno()
+
+    def read() -> None:
+        if not os.read(number, 4_096):
+            loop.remove_reader(number)
+            stop.request()
+
+    loop.add_reader(number, read)
 
 
 def startup_notes(config: Config) -> list[str]:
@@ -227,6 +277,17 @@ async def _check_before_serving(service: Service) -> None:
         )
     if service.runtime.config.get("model"):
         service.runtime.provider("")
+    await service.runtime.audit.record_config(service.runtime.config)
+
+
+def _check_again(service: Service) -> Callable[[Config], None]:
+    """Return what raises `FovealError` if the server could not start with a configuration."""
+
+    def check(config: Config) -> None:
+        warm_up(config)
+        service.runtime.check_provider(config)
+
+    return check
 
 
 async def download_local_model(service: Service, stop: StopSignal) -> bool:
@@ -250,6 +311,7 @@ async def download_local_model(service: Service, stop: StopSignal) -> bool:
 
 class RunningComponents(NamedTuple):
     upstreams: Upstreams
+    worker: JobWorker
     bots: list[RunningBot]
     inspector: Inspector
     stop_listening: Callable[[], None]
@@ -283,7 +345,7 @@ async def _running_components(
         )
         await service.recover()
         stop_listening = await stack.enter_async_context(run_server(asgi_app, listener))
-        yield RunningComponents(upstreams, bots, inspector, stop_listening)
+        yield RunningComponents(upstreams, worker, bots, inspector, stop_listening)
 
 
 async def _agrees_to_delete_webhook(service: Service, stop: StopSignal) -> bool:
@@ -325,6 +387,8 @@ async def _start_bots(service: Service, stack: AsyncExitStack, *, deletes_webhoo
 
     runtime = service.runtime
     pairing = Pairing(runtime.database)
+    for platform in ("telegram", "discord"):
+        runtime.chat_tools[platform] = await chat_tools(runtime.config, platform, stack)
     bots: list[RunningBot] = []
     if runtime.environment.get("TELEGRAM_BOT_TOKEN", "").strip():
         from foveal.server.gateways.telegram import telegram
@@ -337,6 +401,40 @@ async def _start_bots(service: Service, stack: AsyncExitStack, *, deletes_webhoo
         other = discord(service, pairing, runtime.config, runtime.environment)
         bots.append(await stack.enter_async_context(other))
     return bots
+
+
+async def chat_tools(config: Config, platform: str, stack: AsyncExitStack) -> list[Tool]:
+    """Return the tools of the model in the chats of a chat app. The MCP servers among them run until the stack
+    closes. Raises `BadSetting` for a folder or server that does not exist."""
+    key = f"{platform}.tools"
+    if not config.get(key):
+        return []
+    from pathlib import Path
+
+    from foveal.agent.tools.files import file_tools, search_tool
+    from foveal.agent.tools.mcp import McpServers
+    from foveal.agent.tools.workspace import Workspace
+    from foveal.cli.banner import print_line
+    from foveal.server.fetch_tool import fetch_tool
+
+    chosen = [entry.partition(":") for entry in config.get(key)]
+    folders = [Path(rest) for kind, _, rest in chosen if kind == "files"]
+    servers = {server.name: server for server in config.servers}
+    names = [rest for kind, _, rest in chosen if kind == "mcp"]
+    if missing := [str(folder) for folder in folders if not folder.is_dir()]:
+        raise BadSetting(key, f"files:{missing[0]}", "a folder that exists")
+    if missing := [name for name in names if name not in servers]:
+        raise BadSetting(
+            key, f"mcp:{missing[0]}", f"a server of [mcp]: {', '.join(servers) or 'none is set'}"
+        )
+    tools = [fetch_tool()] if any(kind == "fetch" for kind, _, _ in chosen) else []
+    if folders:
+        workspace = Workspace(folders[0], extra_folders=folders[1:])
+        file_readers = (*file_tools(workspace), search_tool(workspace))
+        tools += [tool for tool in file_readers if not tool.needs_approval]
+    tables = {name: servers[name].fields for name in names}
+    connected = await stack.enter_async_context(McpServers(tables, note=print_line))
+    return [*tools, *connected.tools]
 
 
 async def _bots_text(service: Service, bots: Sequence[RunningBot]) -> str:

@@ -14,12 +14,13 @@ from foveal.inspector.sessions.collection import SessionCollection
 from foveal.inspector.sessions.source import ActionResult, OfferedWriter, SessionAction, SessionSource
 from foveal.recall.archive import ArchiveSource, StoreSource
 from foveal.server import Service, Tenant
-from foveal.server.auth_tokens import AuthTokens
+from foveal.server.auth_tokens import LOGIN_PREFIX, AuthTokens
 from foveal.server.recently_used import RecentlyUsed
 
 MAX_OPEN_TENANTS: Final = 64
 """Tenants whose lists of sessions stay in memory after their last use."""
-_HINT: Final = "Log in with a token of this server; foveal token create makes one."
+MAX_ENDED_LOGINS: Final = 1_000
+_HINT: Final = "Log in with a token of a tenant of this server; foveal token create makes one."
 
 
 class LiveActor:
@@ -70,11 +71,34 @@ class ServedSessions:
         return found.sessions
 
 
+class ServedLogins:
+    """A `LoginKeeper` in the server's database: a login at one machine is valid at all of them."""
+
+    def __init__(self, tokens: AuthTokens) -> None:
+        self._tokens = tokens
+        self._ended: RecentlyUsed[str, str] = RecentlyUsed(MAX_ENDED_LOGINS)
+        """Logins that ended here a moment ago: the guard may still remember their callers."""
+
+    async def add(self, id: str, token: str) -> bool:
+        return await self._tokens.log_in(id, token)
+
+    async def remove(self, id: str) -> None:
+        self._ended.add(id, id)
+        await self._tokens.log_out(id)
+
+    async def has(self, id: str) -> bool:
+        return await self._tokens.authenticate(f"{LOGIN_PREFIX}{id}") is not None
+
+    def token_of(self, id: str) -> str:
+        return "" if self._ended.get(id) else f"{LOGIN_PREFIX}{id}"
+
+
 def served_inspector(service: Service) -> Inspector:
     """Return the inspector of a server, which asks for the server's own tokens."""
-    tokens = AuthTokens(service.runtime.database)
-
-    async def check(token: str) -> bool:
-        return await tokens.authenticate(token) is not None
-
-    return Inspector(ServedSessions(service).of, BrowserLogins(check), LoginRules(_HINT, has_form=True))
+    logins = BrowserLogins(ServedLogins(AuthTokens(service.runtime.database, clock=service.runtime.clock)))
+    return Inspector(
+        ServedSessions(service).of,
+        logins,
+        LoginRules(_HINT, has_form=True),
+        policies=lambda: service.runtime.config.named_policies,
+    )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from foveal import transcripts
 from foveal.config.project.safe_read import open_output
@@ -23,18 +23,23 @@ from foveal.core.log.events import (
     AnyFact,
     Clipped,
     Compacted,
+    CompactionFailed,
     Dropped,
     Equipped,
     Event,
+    Expanded,
+    Marked,
     Masked,
     ModelSaid,
     Opened,
     Pinned,
+    Prioritised,
     Reverted,
     Rewound,
     Superseded,
     Text,
     ToolReturned,
+    ToolsLoaded,
     Used,
     calls_of,
     handle,
@@ -46,14 +51,14 @@ from foveal.core.view.request import Fitted, render_view
 from foveal.core.wire import original_text, transcript_text, wire_for
 from foveal.core.wire.safe_print import one_line, readable, visible
 from foveal.errors import FovealError
-from foveal.ports import Store
+from foveal.ports import SessionInfo, Store
 from foveal.recall.archive.stored_sessions import (
     all_sessions,
     find_session,
     make_store_folder,
     session_exists,
 )
-from foveal.sessions.export import EXPORT_DIALECTS, SessionExport
+from foveal.sessions.export import SessionExport
 from foveal.sessions.log_reader import find_effective, fold_view, read_slices
 from foveal.stores import open_store
 from foveal.transcripts import TimedFact, Transcript
@@ -73,6 +78,8 @@ def _open_store(args: Namespace, *, create: bool = False) -> AbstractAsyncContex
 
 
 async def sessions(args: Namespace) -> int:
+    if args.json:
+        return await _sessions_as_json(args)
     if not args.store.exists():
         print(f"no sessions yet: there is no store at {visible(str(args.store))}; --store names another")
         return 0
@@ -85,6 +92,17 @@ async def sessions(args: Namespace) -> int:
             print(f"{visible(info.id):<44} {_day(info.active)} {size}  {title}")
         if is_empty:
             print("no sessions yet")
+    return 0
+
+
+async def _sessions_as_json(args: Namespace) -> int:
+    """Print what the store knows of its sessions; a store that does not exist has none."""
+    found: list[SessionInfo] = []
+    if args.store.exists():
+        async with _open_store(args) as store:
+            found = [info async for info in all_sessions(store)]
+    # In ASCII: control characters in a title must not reach the terminal.
+    print(json.dumps([asdict(info) for info in found], indent=2))
     return 0
 
 
@@ -240,9 +258,10 @@ async def show(args: Namespace) -> int:
         view = await fold_view(store, id, end=at + 1)
     if args.json:
         fitted = Fitted.of(view)
-        target = wire_for(EXPORT_DIALECTS[args.to])
+        target = wire_for(args.to)
         if target.has_system_beside:
-            messages = fitted.to_gemini() if args.to == "gemini" else fitted.to_anthropic()
+            writers = {"gemini": fitted.to_gemini, "bedrock": fitted.to_bedrock}
+            messages = writers.get(args.to, fitted.to_anthropic)()
             system = [fitted.system] if fitted.system else []
         else:
             messages, _ = render_view(view, target)
@@ -268,10 +287,10 @@ def _event_text(event: Event) -> str:
             more = f" and {len(fact.masks) - 8} more" if len(fact.masks) > 8 else ""
             return f"▼ masked {targets}{more} ({fact.reason}) {fact.rule}"
         case Dropped():
-            ranges = ", ".join(f"{handle(first)}–{handle(last)}" for first, last in fact.ranges)
+            ranges = ", ".join(_span(first, last) for first, last in fact.ranges)
             return f"▼ dropped {ranges} ({fact.reason}) {fact.rule}"
         case Compacted():
-            span = f"{handle(fact.first)}–{handle(fact.last)}"
+            span = _span(fact.first, fact.last)
             if fact.takes_item_back:
                 return f"▼ {fact.rule} ({fact.reason}): {instead_text(fact)}"
             if fact.masks:
@@ -292,6 +311,18 @@ def _event_text(event: Event) -> str:
             return f"pinned {handle(fact.target) if fact.target is not None else ''} {one_line(fact.text)}"
         case Superseded():
             return f"{handle(fact.target)} replaced by {handle(fact.by)}"
+        case Expanded():
+            return f"▲ expanded {_span(fact.first, fact.last)}"
+        case CompactionFailed():
+            cause = f" ({fact.cause})" if fact.cause else ""
+            return f"compaction of {_span(fact.first, fact.last)} failed{cause}: {one_line(fact.problem, width=70)}"
+        case Marked():
+            return f"marked {handle(fact.target)}: it came again with other fields"
+        case ToolsLoaded():
+            count = len(json.loads(bytes(fact.tools)))
+            return f"loaded {count:,} tool{'s' * (count != 1)} for {handle(fact.target)}"
+        case Prioritised():
+            return f"{handle(fact.target)} has {fact.priority} priority"
         case ModelSaid():
             calls = " ".join(
                 f"→ {call.name}({one_line(call.arguments, width=40)})" for _, call in calls_of(fact.content)
@@ -299,6 +330,10 @@ def _event_text(event: Event) -> str:
             return f"model_said {_preview(event)} {visible(calls)}".rstrip()
         case _:
             return f"{visible(kind(fact))} {_preview(event)}".rstrip()
+
+
+def _span(first: int, last: int) -> str:
+    return handle(first) if first == last else f"{handle(first)}–{handle(last)}"
 
 
 def _preview(event: Event) -> str:

@@ -1,6 +1,7 @@
 """`foveal token`: create, list and revoke the tokens of a server.
 
     foveal token create [--tenant NAME] [--label TEXT] [--memory USER]     prints the secret, once
+    foveal token create --role admin                                       one that manages the server
     foveal token list
     foveal token revoke ID
 
@@ -19,13 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foveal.core.wire.safe_print import one_line
-from foveal.errors import BadSetting
 
 if TYPE_CHECKING:
+    from foveal.server.audit import AuditTrail
     from foveal.server.auth_tokens import AuthTokens
 
 COMMANDS: Final = ("token",)
-MAX_LABEL_CHARS: Final = 200
+TOKEN_ROLE_NAMES: Final = ("tenant", "admin", "metrics")
+"""`TOKEN_ROLES` of the server, which the parser does without."""
 FOLDER_ARGUMENT: Final[dict[str, Any]] = {
     "type": Path,
     "metavar": "PATH",
@@ -41,10 +43,14 @@ def add_commands(commands: Any) -> None:
     subcommands = token.add_subparsers(dest="act", required=True, metavar="create|list|revoke")
     create = _subcommand(subcommands, "create", "create a token and print its secret, once")
     create.add_argument(
-        "--tenant",
-        default="default",
-        metavar="NAME",
-        help="the tenant whose sessions it opens; default: default",
+        "--role",
+        choices=TOKEN_ROLE_NAMES,
+        default=TOKEN_ROLE_NAMES[0],
+        help="tenant opens the sessions of a tenant; admin manages the server and opens none; metrics reads its"
+        " numbers only; default: tenant",
+    )
+    create.add_argument(
+        "--tenant", metavar="NAME", help="the tenant whose sessions it opens; default: default"
     )
     create.add_argument("--label", default="", metavar="TEXT", help="what it is for")
     create.add_argument(
@@ -74,36 +80,36 @@ def shell_command(words: str, folder: Path | None) -> str:
 async def token(args: Namespace) -> int:
     """Run the subcommand and return the exit code."""
     from foveal.config import load
+    from foveal.server.audit import AuditTrail
     from foveal.server.auth_tokens import AuthTokens
     from foveal.server.storage import open_service_database
 
     async with open_service_database(load(project=False), os.environ, folder=args.folder) as database:
-        tokens = AuthTokens(database)
+        tokens, audit = AuthTokens(database), AuditTrail(database, clock=time.time)
         if args.act == "create":
-            return await _create(tokens, args.tenant, args.label, args.memory)
+            return await _create(tokens, audit, args)
         if args.act == "list":
-            return await _list(tokens, args.folder)
-        return await _revoke(tokens, args.id, args.folder)
+            return await print_tokens(tokens, args.folder)
+        return await _revoke(tokens, audit, args.id, args.folder)
 
 
-async def _create(tokens: AuthTokens, tenant: str, label: str, memory: str | None) -> int:
-    from foveal.server.auth_tokens import MemoryChoice
-    from foveal.stores import check_tenant_name
+async def _create(tokens: AuthTokens, audit: AuditTrail, args: Namespace) -> int:
+    from foveal.server.audit import token_object
+    from foveal.server.auth_tokens import NewToken
 
-    choice = None if memory is None else MemoryChoice.read(memory)
-    if memory is not None and choice is None:
-        allowed = "the id of a user, or @request, and behind it `; hears` to obey what the user says"
-        raise BadSetting("--memory", memory[:100], allowed)
-    if len(label) > MAX_LABEL_CHARS:
-        raise BadSetting("--label", f"{label[:20]}…", f"at most {MAX_LABEL_CHARS} characters")
-    tenant = check_tenant_name(tenant)
-    id, secret = await tokens.create(tenant, label=label, memory=choice, now=time.time())
+    new = NewToken.checked(
+        role=args.role, tenant=args.tenant, label=args.label, memory=args.memory, prefix="--"
+    )
+    id, secret = await tokens.create(**new._asdict(), now=time.time())
+    await audit.record("token", token_object(id, "created", new.role), tenant=new.tenant)
     print(secret)
-    print(f"token {id} of tenant {tenant}: keep the line above, it is not shown again", file=sys.stderr)
+    whose = f"of tenant {new.tenant}" if new.tenant else f"with the role {new.role}"
+    print(f"token {id} {whose}: keep the line above, it is not shown again", file=sys.stderr)
     return 0
 
 
-async def _list(tokens: AuthTokens, folder: Path | None) -> int:
+async def print_tokens(tokens: AuthTokens, folder: Path | None) -> int:
+    """Print all tokens, without their secrets, and return the exit code."""
     found = await tokens.list()
     if not found:
         print(f"no token yet: {shell_command('token create', folder)} creates one")
@@ -111,12 +117,16 @@ async def _list(tokens: AuthTokens, folder: Path | None) -> int:
         state = "valid" if token.revoked is None else f"revoked {_time(token.revoked)}"
         label = one_line(token.label, width=60)
         memory = f"memory: {token.memory}  " if token.memory else ""
-        print(f"{token.id}  {token.tenant:<20}  {_time(token.created)}  {state}  {memory}{label}".rstrip())
+        whose = token.tenant or f"({token.role})"
+        print(f"{token.id}  {whose:<20}  {_time(token.created)}  {state}  {memory}{label}".rstrip())
     return 0
 
 
-async def _revoke(tokens: AuthTokens, id: str, folder: Path | None) -> int:
-    if await tokens.revoke(id, now=time.time()):
+async def _revoke(tokens: AuthTokens, audit: AuditTrail, id: str, folder: Path | None) -> int:
+    from foveal.server.audit import token_object
+
+    if (revoked := await tokens.revoke(id, now=time.time())) is not None:
+        await audit.record("token", token_object(id, "revoked", revoked.role), tenant=revoked.tenant)
         print(f"token {id} is revoked")
         return 0
     message = (

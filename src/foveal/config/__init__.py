@@ -13,7 +13,7 @@
    which are ignored. Some keys, such as `base_url`, a project can never set.
 """
 
-from foveal.config.config import Config, ConfigEntry, McpServerSettings, strip_url_secrets
+from foveal.config.config import Config, ConfigChange, ConfigEntry, McpServerSettings, strip_url_secrets
 from foveal.config.keys import ScheduleSetting, dotted_name, find_key
 from foveal.config.load import load
 from foveal.config.sources import BadConfig, ValueSource, key_lines, line_of, setting_flags
@@ -21,6 +21,7 @@ from foveal.config.sources import BadConfig, ValueSource, key_lines, line_of, se
 __all__ = [
     "BadConfig",
     "Config",
+    "ConfigChange",
     "ConfigEntry",
     "McpServerSettings",
     "ScheduleSetting",

@@ -18,9 +18,11 @@ from foveal.config.sources import ConfigValue, ValueSource
 from foveal.context.prompt_file import prompt_text
 from foveal.core.engine.settings import SettingArguments, resolve_settings
 from foveal.core.models.model import Model, model
-from foveal.core.policies import PRESETS, Policy, policy
+from foveal.core.policies import Policy, policy
 from foveal.core.reduction.truncation import Limits
 from foveal.errors import BadSetting
+from foveal.policies import find_policy
+from foveal.policies.installed import NO_TABLES
 from foveal.providers import LOCAL_SERVICE
 
 # ── Policy ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -41,9 +43,16 @@ POLICY_FIELDS: Final = {
 TURN_TRIGGER_KEYS: Final = ("compaction.invocation_threshold", "compaction.overlap_size")
 
 
-def build_policy(get: GetValue, tools: dict[str, dict[str, Any]], *, window: int = 0) -> Policy:
-    """Return the configured policy; `tools` are the tables of single tools, `window` is the model's."""
-    preset = PRESETS[get("context.policy")]
+def build_policy(
+    get: GetValue,
+    tools: dict[str, dict[str, Any]],
+    *,
+    window: int = 0,
+    named: Mapping[str, Mapping[str, Any]] = NO_TABLES,
+) -> Policy:
+    """Return the configured policy; `tools` are the tables of single tools, `window` is the model's, and `named`
+    are the tables `[policies.NAME]`."""
+    preset = find_policy(get("context.policy"), named)
     changes: dict[str, Any] = {
         field: get(name) for name, field in POLICY_FIELDS.items() if get(name) is not None
     }
@@ -58,6 +67,8 @@ def build_policy(get: GetValue, tools: dict[str, dict[str, Any]], *, window: int
     if tools:
         changes["clip_tools"] = preset.clip_tools | _tool_limits(limits, tools)
         unmasked = (name for name, table in tools.items() if table.get("mask") is False)
+        ranked = {name: table["priority"] for name, table in tools.items() if "priority" in table}
+        changes["tool_priorities"] = {**preset.tool_priorities, **ranked}
         changes["exempt_tools"] = tuple(dict.fromkeys((*preset.exempt_tools, *unmasked)))
     return policy(preset, **changes)
 
@@ -128,6 +139,13 @@ class McpServerSettings(NamedTuple):
     is_of_project: bool = False
     """Whether the project's file has it."""
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What connects to it, as `McpServers` takes it."""
+        if self.url:
+            return {"url": self.url}
+        return {"command": self.command, "args": list(self.args), "env": dict(self.env)}
+
 
 class MemorySettings(NamedTuple):
     """What is remembered across sessions, and how: the keys below `[memory]`."""
@@ -149,6 +167,15 @@ class ConfigEntry(NamedTuple):
     """In printable form, without secrets."""
     source: ValueSource
     description: str
+
+
+class ConfigChange(NamedTuple):
+    """A setting that differs between two configurations."""
+
+    name: str
+    before: Any
+    """In printable form, without secrets; the same as `after` if only a secret differs."""
+    after: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +300,14 @@ class Config:
 
     def policy(self, *, window: int = 0) -> Policy:
         """Return the policy; only `safety_ratio` needs the model's window."""
-        return build_policy(self.get, self.named_tables("context", "tools"), window=window)
+        return build_policy(
+            self.get, self.named_tables("context", "tools"), window=window, named=self.named_policies
+        )
+
+    @property
+    def named_policies(self) -> dict[str, Mapping[str, Any]]:
+        """The tables `[policies.NAME]`, by name."""
+        return {path[1]: value.value for path, value in self.values.items() if path[0] == "policies"}
 
     def check_room(self) -> None:
         """Raise `BadSetting` if the reserve or the margin leave no room for messages in the window that is set, or
@@ -298,6 +332,34 @@ class Config:
             "policy": self.policy(window=window),
             "prompt": self.get("compaction.prompt_template"),
         }
+
+    # ── Comparing ────────────────────────────────────────────────────────────────────────────────────────
+
+    def changes(self, newer: Config) -> list[ConfigChange]:
+        """Return the settings whose values differ in a newer configuration, by name."""
+        paths = [
+            path
+            for path in sorted({*self.values, *newer.values})
+            if self._raw_value(path) != newer._raw_value(path)
+        ]
+        return [ConfigChange(dotted_name(path), self._shown(path), newer._shown(path)) for path in paths]
+
+    def with_values_of(self, other: Config, is_chosen: Callable[[str], bool]) -> Config:
+        """Return this configuration with the values of another one where a name is chosen."""
+        own = {path: value for path, value in self.values.items() if not is_chosen(dotted_name(path))}
+        kept = {path: value for path, value in other.values.items() if is_chosen(dotted_name(path))}
+        return replace(self, values=MappingProxyType({**own, **kept}))
+
+    def _raw_value(self, path: KeyPath) -> Any:
+        """Return the value of a path; None if it is a name in a table and not set."""
+        if path in self.values:
+            return self.values[path].value
+        key = find_key(path)
+        return None if key is None or "*" in key.path else self.get(".".join(path))
+
+    def _shown(self, path: KeyPath) -> Any:
+        key, value = find_key(path), self._raw_value(path)
+        return value if key is None or value is None else _printable(key, value)
 
     # ── Listing ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -328,6 +390,8 @@ def _printable(key: ConfigKey, value: Any) -> Any:
     """Return a value without secrets."""
     if isinstance(value, str):
         return strip_url_secrets(value)
+    if isinstance(value, Mapping) and not key.secret:
+        return dict(value)
     if key.secret and value:
         return dict.fromkeys(value, "…") if isinstance(value, Mapping) else f"{len(value):,} not shown"
     return value

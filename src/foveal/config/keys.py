@@ -12,21 +12,24 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from math import isfinite
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from foveal.config.instructions.rules import MAX_RULE_BYTES, ROOT_MARKERS, InstructionRules
+from foveal.core.log.events import Priority
 from foveal.core.models.budget import (
     DEFAULT_MEMORY_TOKENS,
     MAX_MEMORY_TOKENS,
     MAX_WINDOW_TOKENS,
     MIN_MEMORY_TOKENS,
 )
-from foveal.core.policies import PRESETS
-from foveal.core.policies.presets import Mode
+from foveal.core.models.spending import LIMIT_FORM, read_limits
+from foveal.core.policies.presets import PRESETS, Mode
 from foveal.core.reduction.truncation import Strategy
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import BadSetting
+from foveal.policies import find_policy
 
 SERVER_MARK: Final = "__"
 """Ends the name of the MCP server in the name of a tool where it first stands."""
@@ -150,6 +153,30 @@ STRING_TABLE: Final = ValueKind(
 )
 
 
+def _policy_problem(value: Any) -> str:
+    """Return what is wrong with a table of a policy, "" if nothing is."""
+    if not isinstance(value, Mapping):
+        return "a policy is a table: [policies.NAME]"
+    try:
+        find_policy("", {"": value})
+    except BadSetting as problem:
+        return f"{problem.field} = {problem.value!r} is not allowed: {problem.allowed}"
+    return ""
+
+
+POLICY_TABLE: Final = ValueKind(
+    "a table of settings of a policy, and perhaps preset",
+    lambda value: not _policy_problem(value),
+    _refuse_text,
+    _policy_problem,
+)
+POLICY_NAME: Final = ValueKind(
+    f"one of {', '.join(PRESETS)}, a table [policies.NAME], or a policy of an installed package",
+    lambda value: isinstance(value, str) and value != "",
+    str,
+)
+
+
 class ConfigKey(NamedTuple):
     """A configuration key."""
 
@@ -240,6 +267,35 @@ def _server_key(name: str, kind: ValueKind, description: str, default: Any, **mo
     return config_key(name, kind, description, default=default, project=False, **more)
 
 
+_CHAT_TOOL: Final = re.compile(r"fetch|files:/.+|mcp:.+")
+_CHAT_TOOLS: Final = STRINGS._replace(
+    allowed="a list of fetch, files:/FOLDER and mcp:NAME",
+    is_valid=lambda value: STRINGS.is_valid(value) and all(map(_CHAT_TOOL.fullmatch, value)),
+)
+_ABOUT_TOOLS: Final = "tools of the model in chats; files are only read, fetch and mcp ask before each call"
+_ABOUT_APPROVERS: Final = "who may allow a call: the owners of the bot, or also the administrators of a group"
+
+
+def _limits_problem(value: Any) -> str:
+    """Return what is wrong with spending limits, "" if nothing is."""
+    try:
+        read_limits(value)
+    except BadSetting as problem:
+        return problem.allowed
+    return ""
+
+
+SPENDING_LIMITS: Final = ValueKind(
+    LIMIT_FORM,
+    lambda value: not _limits_problem(value),
+    lambda text: _parse_list(text, lambda: [item.strip() for item in text.split(";") if item.strip()]),
+)
+_BUDGET_KEYS: Final = (
+    _server_key("budgets.tenant", SPENDING_LIMITS, "most that each tenant may spend", None),
+    _server_key("budgets.user", SPENDING_LIMITS, "most that each user of a tenant may spend", None),
+    _server_key("budgets.conversation", SPENDING_LIMITS, "most that each conversation may spend", None),
+    _server_key("budgets.agent", SPENDING_LIMITS, "most that each agent [agents.NAME] may spend", None),
+)
 SERVER_KEYS: Final = (
     _server_key("server.host", STRING, "the address to listen on", "127.0.0.1"),
     _server_key("server.port", whole_number(0, 65_535), "the port; 0 chooses a free one", 8790),
@@ -274,6 +330,21 @@ SERVER_KEYS: Final = (
         "days after which unused sessions of drop-in clients are erased; 0 keeps them",
         0,
     ),
+    _server_key("server.webhook", HTTP_URL, "a URL that is asked before each cut of a session", None),
+    _server_key(
+        "server.webhook_secret",
+        STRING,
+        "the secret with which calls of the webhook are signed",
+        None,
+        secret=True,
+        short_variable="FOVEAL_WEBHOOK_SECRET",
+    ),
+    _server_key(
+        "server.webhook_private",
+        BOOLEAN,
+        "let the webhook be at an address that is not public",
+        default=False,
+    ),
     _server_key(
         "server.memory",
         BOOLEAN,
@@ -292,6 +363,12 @@ SERVER_KEYS: Final = (
         "maximum tokens of a user's memory in a request",
         DEFAULT_MEMORY_TOKENS,
     ),
+    _server_key(
+        "server.approval_minutes",
+        whole_number(1, 1_440),
+        "minutes after which a bot's question whether a tool may run expires; the tool is then not run",
+        10,
+    ),
     _server_key("server.openai_url", HTTP_URL, "upstream for chat completions and Responses", None),
     _server_key("server.anthropic_url", HTTP_URL, "upstream for Anthropic messages", None),
     _server_key(
@@ -301,6 +378,13 @@ SERVER_KEYS: Final = (
         default=True,
     ),
     _server_key(
+        "server.summary_cost_share",
+        fraction(),
+        "share of what a cut removes that a summary by the model of a drop-in conversation may cost; a dearer one "
+        "is written without a model; 0 has the model write each",
+        0.3,
+    ),
+    _server_key(
         "server.models",
         STRINGS,
         "models that clients may request, with * as a wildcard; an empty list allows all",
@@ -308,6 +392,8 @@ SERVER_KEYS: Final = (
     ),
     _server_key("telegram.allowed", POSITIVE_NUMBERS, "ids of users who may talk to the bot", []),
     _server_key("telegram.agent", STRING, "the agent [agents.NAME] of new conversations", None),
+    _server_key("telegram.tools", _CHAT_TOOLS, _ABOUT_TOOLS, []),
+    _server_key("telegram.approvers", one_of(("owners", "admins")), _ABOUT_APPROVERS, default="owners"),
     _server_key("telegram.footer", BOOLEAN, "show how full the window is below each answer", default=True),
     _server_key(
         "telegram.webhook",
@@ -318,8 +404,24 @@ SERVER_KEYS: Final = (
     _server_key("telegram.base_url", HTTP_URL, "URL of your own Bot API server", None),
     _server_key("discord.allowed", POSITIVE_NUMBERS, "ids of users who may talk to the bot", []),
     _server_key("discord.agent", STRING, "the agent [agents.NAME] of new conversations", None),
+    _server_key("discord.tools", _CHAT_TOOLS, _ABOUT_TOOLS, []),
+    _server_key("discord.approvers", one_of(("owners", "admins")), _ABOUT_APPROVERS, default="owners"),
     _server_key("discord.footer", BOOLEAN, "show how full the window is below each answer", default=True),
     _server_key("discord.base_url", HTTP_URL, "another URL of the API", None),
+    *_BUDGET_KEYS,
+    *(key._replace(path=("budgets", "tenants", "*", key.path[-1])) for key in _BUDGET_KEYS),
+    _server_key(
+        "budgets.unknown_price",
+        one_of(("refuse", "allow")),
+        "what happens to models without a price under a limit in dollars; allow: they count in tokens only",
+        "refuse",
+    ),
+    _server_key(
+        "budgets.tell_model",
+        BOOLEAN,
+        "tell the model in sessions and bots how much is left, at the end of a request, in few steps",
+        default=False,
+    ),
     _server_key("schedule", _SCHEDULES, "prompts that the server sends at given times", []),
 )
 
@@ -376,13 +478,27 @@ _AGENT_KEYS: Final = (
         default=MAX_TOOL_ITERATIONS,
     ),
     config_key(
+        "tasks.max_tokens",
+        _FROM_ZERO,
+        "tokens that one sub-agent may take, with those that it starts; 0 is no limit",
+        project=False,
+        default=0,
+    ),
+    config_key(
+        "tasks.max_cost",
+        fraction(10_000),
+        "the same in dollars, as far as the price of the model is known",
+        project=False,
+        default=0,
+    ),
+    config_key(
         "on_disconnect",
         one_of(("continue", "pause")),
         "what the server does with an answer when its client goes away: write it to the end, or stop",
         project=False,
         default="continue",
     ),
-    config_key("context.policy", one_of(PRESETS), "the context policy", default="economy"),
+    config_key("context.policy", POLICY_NAME, "the context policy", default="economy"),
     config_key(
         "context.max_history_tokens", _FROM_ZERO, "tokens for messages other than instructions; 0 is no cap"
     ),
@@ -401,6 +517,24 @@ _AGENT_KEYS: Final = (
     config_key("context.tools.*.max_tool_result_tokens", _FROM_ZERO, "the same for one tool"),
     config_key("context.tools.*.tool_result_truncation", _STRATEGIES, "the same for one tool"),
     config_key("context.tools.*.mask", BOOLEAN, "false: results of this tool are never masked"),
+    config_key(
+        "context.tools.*.priority",
+        one_of(get_args(Priority)),
+        "when results of this tool are hidden: low first, high last",
+    ),
+    config_key(
+        "context.model_cuts",
+        BOOLEAN,
+        "offer the model the tools context_status and context_cut, with which it asks for a cut",
+        default=False,
+    ),
+    config_key(
+        "context.hook",
+        STRINGS,
+        "a program and its arguments that the chat asks before each cut: JSON on its input and output",
+        project=False,
+        default=[],
+    ),
     config_key("compaction.mode", one_of(get_args(Mode)), "whether old turns are summarised"),
     config_key(
         "compaction.threshold",
@@ -444,6 +578,13 @@ _AGENT_KEYS: Final = (
         "ask: every call that changes something asks; auto: commands that stay in the sandbox do not",
         project=False,
         default="auto",
+    ),
+    config_key(
+        "tools.branches",
+        BOOLEAN,
+        "offer the model the tools branch and return, which fold a part of its work to the result",
+        project=False,
+        default=False,
     ),
     config_key(
         "tools.core", STRINGS, "tools of MCP servers that are never deferred", project=False, default=[]
@@ -545,6 +686,7 @@ _GLOBAL_KEYS: Final = (
         project=False,
         default=False,
     ),
+    config_key("policies.*", POLICY_TABLE, "settings of a policy of your own, for context.policy"),
     config_key("mcp.*.command", STRING, "the program to start"),
     config_key("mcp.*.args", STRINGS, "its arguments", secret=True),
     config_key("mcp.*.env", STRING_TABLE, "its environment", secret=True),
@@ -585,6 +727,7 @@ def find_alias(path: KeyPath) -> KeyAlias | None:
     return found and found._replace(path=path, target=(*above, *found.target))
 
 
+@lru_cache(maxsize=1_024)  # requests of a server ask for the same few settings again
 def find_key(path: KeyPath) -> ConfigKey | None:
     """Return the key for a path of names, None if there is none."""
     return next((key for key in KEYS if len(key.path) == len(path) and _starts_with(key, path)), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from foveal.config.config import POLICY_FIELDS, Config
 from foveal.config.instructions.rules import ROOT_MARKERS
-from foveal.config.keys import dotted_name, find_key
+from foveal.config.keys import KeyPath, dotted_name, find_key
 from foveal.config.project import ITEM_STATE_WORDS, ItemAnswer, ItemTrust, Trust, find_root
 from foveal.config.project_items import config_items, split_values
 from foveal.config.sources import (
@@ -25,6 +25,7 @@ from foveal.config.sources import (
     read_flags,
 )
 from foveal.errors import BadSetting
+from foveal.policies import find_policy
 from foveal.user_paths import config_folder
 
 _ROOT_MARKERS_PATH = ("instructions", "root_markers")
@@ -56,6 +57,8 @@ def load(
     project_file = root / CONFIG_FILE_NAME
     uses_project = project and not _is_same_file(project_file, user_file)
     found = read_file(project_file, kind="project") if uses_project else None
+    for values in (user or {}, found or {}, variables, flag_values):
+        _check_policy_names(values, [*(user or {}), *(found or {})])
     part = _allowed_part(found or {}, root, trust or Trust(), user=user or {})
     unknown_notes = [f"{name} is set but is not a known setting" for name in unknown]
     config = Config(
@@ -78,6 +81,18 @@ def load(
         )
         _check_combinations(config)
     return config
+
+
+def _check_policy_names(values: ConfigValues, paths: Iterable[KeyPath]) -> None:
+    """Raise `BadConfig` for the name of a policy that there is not; `paths` are those of all files."""
+    named = {path[1] for path in paths if path[0] == "policies"}
+    for path, value in values.items():
+        if path[-2:] == ("context", "policy") and isinstance(value.value, str) and value.value not in named:
+            try:
+                find_policy(value.value)
+            except BadSetting as problem:
+                allowed = f"{problem.allowed}, or a table [policies.NAME]"
+                raise bad_value(value.source, path, value.value, allowed) from None
 
 
 class _ProjectPart(NamedTuple):

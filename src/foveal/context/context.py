@@ -23,8 +23,11 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from operator import attrgetter
 from threading import get_ident
 from typing import (
     TYPE_CHECKING,
@@ -42,6 +45,9 @@ from typing import (
 from msgspec import Raw
 from msgspec.structs import replace
 
+from foveal.branches.branch import Branch
+from foveal.branches.model_tools import BRANCH_TOOL_NAMES
+from foveal.branches.model_tools import answer as branch_answer
 from foveal.context.prompt_file import prompt_text
 from foveal.context.threads import ContextLock, note_request, own_request, run_in_thread
 from foveal.core import wire
@@ -54,6 +60,24 @@ from foveal.core.compaction.summariser import (
     run_dialogue,
     summariser_chain,
 )
+from foveal.core.engine.asked_cut import (
+    CONTEXT_STATUS,
+    CONTEXT_TOOL_NAMES,
+    cut_answer,
+    plan_asked_cut,
+    read_cut_request,
+    refusal_text,
+    status_text,
+)
+from foveal.core.engine.branches import (
+    BranchStatus,
+    branch_ended,
+    branched,
+    fold_handle,
+    joined_messages,
+    kept_in,
+    list_branches,
+)
 from foveal.core.engine.context_arguments import (
     ContextArguments,
     check_extras,
@@ -61,7 +85,6 @@ from foveal.core.engine.context_arguments import (
     check_recorded,
     check_store,
     check_text,
-    checked_dialect,
     checked_list,
     checked_log,
     continued_arguments,
@@ -82,14 +105,27 @@ from foveal.core.engine.operations import (
     check_agreement,
     compaction_handle,
     decide,
+    focus_fact,
     newest_reduction,
     plan_manual_compaction,
+    priority_fact,
     seq_of,
 )
 from foveal.core.engine.origins import Origin
 from foveal.core.engine.report import Report, report
+from foveal.core.engine.reviews import (
+    HOOK_TOPIC,
+    PriorityOf,
+    ProposedCut,
+    ReductionHook,
+    Wish,
+    brief_of,
+    failed_wish,
+    read_wish,
+)
 from foveal.core.engine.sent_requests import SentRequests, SentSize
 from foveal.core.engine.settings import (
+    EngineSettings,
     SettingArguments,
     check_room,
     has_other_settings,
@@ -100,7 +136,7 @@ from foveal.core.engine.settings import (
     without_model_settings,
 )
 from foveal.core.engine.summary_job import SummaryJob
-from foveal.core.engine.tool_deferral import DeferTools, tool_deferral
+from foveal.core.engine.tool_deferral import DeferTools, ToolDeferral, tool_deferral
 from foveal.core.engine.unreadable_summaries import (
     Unreadable,
     unreadable_after_switch,
@@ -109,13 +145,20 @@ from foveal.core.engine.unreadable_summaries import (
 from foveal.core.engine.user_statements import UserStatement, list_statements
 from foveal.core.log.codec import encode
 from foveal.core.log.events import (
+    DIALOGUE_TYPES,
     AnyFact,
+    Branched,
+    BranchEnded,
+    Compacted,
     Content,
     Dialect,
+    DialectName,
     Equipped,
     Event,
     Instructed,
+    Noted,
     Opened,
+    Priority,
     Reverted,
     Rewound,
     SnapshotTaken,
@@ -124,16 +167,21 @@ from foveal.core.log.events import (
     unraw,
 )
 from foveal.core.models.model import Model
+from foveal.core.models.spending import LimitText, read_limits
 from foveal.core.reduction.truncation import Limits
 from foveal.core.view.fold import effective_events, left_behind
-from foveal.core.view.request import RequestWriter
+from foveal.core.view.request import ReducedCounts, RequestWriter, copy_messages
+from foveal.core.wire import plain_json
+from foveal.core.wire.native_compaction import ends_with_trigger
 from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.tool_schemas import parse_arguments
 from foveal.errors import (
     BadSetting,
     Conflict,
     ContextOverflow,
+    FovealError,
     MalformedMessage,
-    SettingsChanged,
+    ReductionHookFailed,
     SummariserFailed,
     UnknownSession,
     UsageMissing,
@@ -165,6 +213,8 @@ class Beside(TypedDict, total=False):
     """The tools that are offered: dicts, or objects of the client."""
     system: object
     """The system text that is sent beside the messages: a string or a list of blocks."""
+    priority: PriorityOf | None
+    """Returns the priority of a new message: `low`, `normal` or `high`, or None for that of its tool."""
 
 
 T = TypeVar("T")
@@ -183,6 +233,8 @@ class Context:
             summaries from the log alone.
         prompt: A text, or `file://…`, that replaces the task of the summary prompt. `""` keeps Foveal's.
         progress: Called with a `SummaryProgress` while a summary is written. None reports nothing.
+        on_reduction: Called with a `ProposedCut` before a cut is made; it returns None, or what to keep, a focus or
+            a veto (`Steering`). An async one needs `afit`. None makes each cut without asking.
         clock: Returns the time in seconds since 1970. None uses `time.time`.
         defer_tools: Whether requests offer few tools, and `load_tools` for the others; send `ctx.tools` then.
             `"appended"` never uses a provider's own form for loading them, which a gateway may refuse.
@@ -211,10 +263,11 @@ class Context:
         self,
         model: str | Model,
         *,
-        dialect: Dialect = "",
+        dialect: DialectName = "",
         summarise: Summarise | Sequence[Summarise] | None = None,
         prompt: str = "",
         progress: Callable[[SummaryProgress], None] | None = None,
+        on_reduction: ReductionHook | None = None,
         clock: Callable[[], float] | None = None,
         defer_tools: DeferTools = False,
         core_tools: Sequence[str] = (),
@@ -222,37 +275,54 @@ class Context:
         log: Sequence[Event] = (),
         **settings: Unpack[SettingArguments],
     ) -> None:
-        check_extras(prompt=prompt, progress=progress, clock=clock)
-        self._deferral = tool_deferral(defer_tools, core_tools)
-        dialect, log = checked_dialect(dialect), checked_log(log)
+        check_extras(prompt=prompt, progress=progress, clock=clock, on_reduction=on_reduction)
+        deferral = tool_deferral(defer_tools, core_tools)
+        dialect, log = wire.checked_dialect(dialect), checked_log(log)
         resolved = resolve_settings(model, **settings)
-        self._engine = engine = Engine(resolved, log=log)
         self._settings = settings_to_save(resolved, settings)
         """What the log records of the caller's settings, for `load`."""
         self._clock = clock or time.time
+        self._summarisers = summariser_chain(summarise)
+        self._prompt = prompt_text(prompt)
+        self._progress = progress
+        self._hook = on_reduction
+        self._wire = wire.wire_for(dialect or dialect_of(log))
+        self._dialect: Dialect = dialect
+        """The dialect once it is certain; "" until then."""
+        self._call_limits: dict[str, Limits] = {}
+        self._opened: Opened | None = None
+        """A change of model that the next `fit` records, after the answers of the model before it."""
+        engine = Engine(resolved, log=log)
+        self._begin(engine, deferral, memory)
+        opened = opened_fact(resolved.model, resolved.policy, settings=self._settings)
+        if not log or opens_anew(opened, engine.opened) or has_other_settings(opened, engine.opened):
+            self._record(opened)
+
+    def _begin(self, engine: Engine, deferral: ToolDeferral | None, memory: object) -> None:
+        """Set what a context does not share with its forks."""
+        self._engine = engine
+        self._deferral = deferral
+        self._memories = _context_memories(memory, engine.log)
         self._lock = ContextLock()
         self._requests = SentRequests()
         self._writer = RequestWriter()
         self._history = GivenHistory(engine, self._record)
-        self._summarisers = summariser_chain(summarise)
-        self._prompt = prompt_text(prompt)
-        self._progress = progress
-        self._wire = wire.wire_for(dialect or dialect_of(log))
-        self._dialect: Dialect = dialect
-        """The dialect once it is certain; "" until then."""
         self._has_warned_of_summariser = False
-        self._memories = _context_memories(memory, engine.log)
-        self._call_limits: dict[str, Limits] = {}
         self._recall: Recall | None = None
+        self._forked_at: int | None = None
+        """For a fork: the event with which it began."""
         self._left_behind: frozenset[int] | None = None
         """What recall must not find; None until it is needed."""
-        self._opened: Opened | None = None
-        """A change of model that the next `fit` records, after the answers of the model before it."""
         self._wait: Callable[[Awaitable[Any]], Any] | None = None
         """Waits for what an async summariser or a store returns; set while `afit` runs."""
-        opened = opened_fact(resolved.model, resolved.policy, settings=self._settings)
-        if not log or opens_anew(opened, engine.opened) or has_other_settings(opened, engine.opened):
-            self._record(opened)
+
+    def _take_settings(self, other: Context) -> None:
+        """Take over the settings of a context that this one is a fork of."""
+        self._settings, self._clock = other._settings, other._clock
+        self._summarisers, self._prompt, self._progress = other._summarisers, other._prompt, other._progress
+        self._hook = other._hook
+        self._wire, self._dialect = other._wire, other._dialect
+        self._call_limits, self._opened = dict(other._call_limits), other._opened
 
     def __repr__(self) -> str:
         engine = self._engine
@@ -279,7 +349,7 @@ class Context:
 
         The settings that are not given stay as they were saved: `policy`, `window`, `reserve` and the others that
         are plain values. A warning (`SettingsChanged`) names those that differ. A window is not kept for another
-        model. Callables, `prompt` and what `set_reserve` has set are not saved.
+        model. Callables, `prompt` and what `set_reserve` and `set_limit` have set are not saved.
 
         Args:
             saved: The bytes that `save` returned.
@@ -360,10 +430,10 @@ class Context:
 
     @classmethod
     def _continue(cls, log: Sequence[Event], model: str | Model | None, arguments: ContextArguments) -> Self:
-        arguments, changed = continued_arguments(log, model, arguments)
+        arguments, warning = continued_arguments(log, model, arguments)
         context = cls(model_of(log) if model is None else model, log=log, **arguments)
-        if changed:
-            warnings.warn(SettingsChanged(changed), stacklevel=3)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=3)
         return context
 
     async def save_to(self, store: Store, session: str) -> None:
@@ -399,11 +469,17 @@ class Context:
     @overload
     def fit(self, messages: Sequence[object] | None = None, **beside: Unpack[Beside]) -> list[Any]: ...
     def fit(
-        self, messages: Sequence[Any] | None = None, *, tools: Sequence[Any] = (), system: Any = None
+        self,
+        messages: Sequence[Any] | None = None,
+        *,
+        tools: Sequence[Any] = (),
+        system: Any = None,
+        priority: PriorityOf | None = None,
     ) -> list[Any]:
         """Return the history as the next request should send it.
 
-        The result is legal for the provider and within the budget. The given messages are not changed.
+        The result is legal for the provider and within the budget. The given messages are not changed. A history
+        that ends with a `compaction_trigger` (OpenAI Responses) is not reduced: the provider compacts it whole.
 
         Args:
             messages: The whole history, oldest first, as dicts or objects of a client. None fits the messages
@@ -411,6 +487,8 @@ class Context:
             tools: The tools that the request offers; they are counted. By default there are none.
             system: Text that you send beside the messages, such as `system` of Anthropic. It is counted, never
                 cut, and not part of the result. None sends none.
+            priority: Called with each new message (`EventBrief`); returns when reductions hide it: `"low"` first,
+                `"high"` last, None as its tool says. None calls nothing.
 
         Returns:
             The messages to send, in the same dialect. The list is yours. Messages that are the same in two requests
@@ -418,6 +496,7 @@ class Context:
 
         Raises:
             ContextOverflow: The request cannot be made to fit; the error has the numbers.
+            BudgetExceeded: The request would exceed a spending limit (`limit`), or its price is not known.
             MalformedMessage: A message cannot be read in any dialect.
             BadSetting: `messages` or `tools` is not a list, `system` is not text, or `messages` is None and
                 nothing is recorded, so that the request would be empty.
@@ -439,32 +518,55 @@ class Context:
             system_content = None if system is None else system_text(system)
             tools = () if tools is None else checked_list("tools", tools)
             known, change = len(self._history), None
+            trigger: Any = None
+            history: list[Any] = []
             if messages is None:
                 check_recorded(self._engine.view)
             else:
-                given = checked_list("messages", messages)
+                given = history = checked_list("messages", messages)
+                if ends_with_trigger(given, self._dialect):  # it is no part of the conversation
+                    trigger, history = given[-1], given[:-1]
                 with self._in_dialect(given[known:], tools, system):
-                    change = self._history.recognise(given, self._wire)
+                    change = self._history.recognise(history, self._wire)
                 known = min(known, change.start)
             is_first = not known
             if is_first:
                 self._record_setup(system_content, tools)
+            first = self._engine.next_seq
             if change is not None:
                 self._record_change(change)
+            if priority is not None:
+                self._record_priorities(priority, first)
             if not is_first:  # the new messages may begin with the answer to a request without these changes
                 self._record_setup(system_content, tools)
             self._record_memory()
             self._record_loaded_tools()
-            self._reduce(now)
-            self._record_loaded_tools()
-            fitted, steps = self._writer.write(self._engine.view, self._wire)
-            self._requests.add(self._engine, steps)
+            self._engine.check_spending(at=now, sends=False)
+            for fact in self._engine.budget_facts(at=now):
+                self._record(fact)
+            if trigger is None:
+                self._reduce(now)
+                self._record_loaded_tools()
+            else:
+                self._engine.check_whole_fits()
+            self._engine.check_spending(at=now)
+            if trigger is not None and ReducedCounts.of(self._engine.view):
+                fitted = copy_messages(list(map(plain_json, history)))
+                self._requests.add_whole(self._engine)
+            else:
+                fitted, steps = self._writer.write(self._engine.view, self._wire)
+                self._requests.add(self._engine, steps)
             note_request(self._requests, self._requests.last)
             self._history.share_copies(known)
-            return fitted
+            return fitted if trigger is None else [*fitted, plain_json(trigger)]
 
     def fit_with_origins(
-        self, messages: Sequence[Any] | None = None, *, tools: Sequence[Any] = (), system: Any = None
+        self,
+        messages: Sequence[Any] | None = None,
+        *,
+        tools: Sequence[Any] = (),
+        system: Any = None,
+        priority: PriorityOf | None = None,
     ) -> tuple[list[Any], list[Origin]]:
         """Return what `fit` returns, with the origin of each message.
 
@@ -472,6 +574,7 @@ class Context:
             messages: As in `fit`.
             tools: As in `fit`.
             system: As in `fit`.
+            priority: As in `fit`.
 
         Returns:
             The messages to send, and one `Origin` for each of them.
@@ -492,8 +595,14 @@ class Context:
             ```
         """
         with self._lock:
-            fitted = self.fit(messages, tools=tools, system=system)
-            return fitted, self._history.origins(self._wire, fitted)
+            given = None if messages is None else checked_list("messages", messages)
+            fitted = self.fit(given, tools=tools, system=system, priority=priority)
+            if given is None or not ends_with_trigger(given, self._dialect):
+                return fitted, self._history.origins(self._wire, fitted)
+            whole = [Origin(inputs=(index,), whole=True) for index in range(len(given))]
+            if not ReducedCounts.of(self._engine.view):
+                whole[:-1] = self._history.origins(self._wire, fitted[:-1])
+            return fitted, whole
 
     @overload
     async def afit(self, messages: Sequence[MessageT], **beside: Unpack[Beside]) -> list[MessageT]: ...
@@ -506,7 +615,7 @@ class Context:
 
         Args:
             messages: As in `fit`.
-            **beside: `tools` and `system`, as in `fit`.
+            **beside: `tools`, `system` and `priority`, as in `fit`.
 
         Returns:
             The messages to send, in the same dialect.
@@ -527,7 +636,12 @@ class Context:
         return (await self.afit_with_origins(messages, **beside))[0]
 
     async def afit_with_origins(
-        self, messages: Sequence[Any] | None = None, *, tools: Sequence[Any] = (), system: Any = None
+        self,
+        messages: Sequence[Any] | None = None,
+        *,
+        tools: Sequence[Any] = (),
+        system: Any = None,
+        priority: PriorityOf | None = None,
     ) -> tuple[list[Any], list[Origin]]:
         """Do what `fit_with_origins` does without blocking the event loop.
 
@@ -535,6 +649,7 @@ class Context:
             messages: As in `fit`.
             tools: As in `fit`.
             system: As in `fit`.
+            priority: As in `fit`.
 
         Returns:
             The messages to send, and one `Origin` for each of them.
@@ -545,7 +660,7 @@ class Context:
             BadSetting: An argument is not a list, `system` is not text, or there is no message.
         """
 
-        needed, thread = bool(self._summarisers or self._memories), get_ident()
+        needed, thread = bool(self._summarisers or self._memories or self._hook), get_ident()
 
         def work(
             wait: Callable[[Awaitable[Any]], Any],
@@ -554,7 +669,9 @@ class Context:
                 with self._lock:
                     self._wait = wait
                     try:
-                        fitted = self.fit_with_origins(messages, tools=tools, system=system)
+                        fitted = self.fit_with_origins(
+                            messages, tools=tools, system=system, priority=priority
+                        )
                         return fitted, self._requests.last
                     finally:
                         self._wait = None
@@ -703,6 +820,27 @@ class Context:
             check_room(engine.model, engine.provider_limits.limit_caps(caps, engine.model))
             engine.set_reserve(tokens)
 
+    def set_limit(self, limit: LimitText | None) -> None:
+        """Change the setting `limit` for the next requests.
+
+        Args:
+            limit: Most dollars or tokens that the conversation may use, such as `"5 USD"`, or several; a number is
+                dollars. None is no limit.
+
+        Raises:
+            BadSetting: A limit is not understood.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1", limit="5 USD")
+            ctx.set_limit(["10 USD", "2M tokens per day"])
+            ```
+        """
+        with self._lock:
+            self._engine.set_limit(() if limit is None else read_limits(limit))
+
     @property
     def binds_thinking(self) -> bool:
         """Whether the model refuses thinking once anything before it has changed."""
@@ -738,6 +876,7 @@ class Context:
                 fitted=self._requests.count,
                 breaks=self._requests.breaks,
                 statements=self._statements(),
+                at=self._clock(),
             )
 
     def statements(self) -> tuple[UserStatement, ...]:
@@ -816,11 +955,13 @@ class Context:
             return tuple(self._engine.log)
 
     def recall(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Answer a model's call of `recall_search` or `recall_read`.
+        """Answer a model's call of `recall_search` or `recall_read`, or of `context_status` or `context_cut`.
 
         It searches the log of this conversation, including what is no longer shown, and needs no event loop. With a
-        memory, it searches that too, and also answers calls of `remember` and `forget`. `foveal.recall.tools` and
-        `foveal.memory.tools` return the schemas for the model.
+        memory, it searches that too, and also answers calls of `remember` and `forget`. Calls of `branch` and
+        `return` are answered too. `foveal.recall.tools`, `foveal.memory.tools` and `foveal.branches.tools` return
+        the schemas for the model, and `foveal.recall.context_tools` those of the tools with which it asks for a
+        cut.
 
         Args:
             name: The name of the tool.
@@ -845,7 +986,11 @@ class Context:
 
         check_text("name", name, "the name of a tool")
         given = recall_arguments(arguments)
+        if name in CONTEXT_TOOL_NAMES:
+            return self._manage(name, given)
         with self._lock:
+            if name in BRANCH_TOOL_NAMES:
+                return branch_answer(name, given, open_branches=len(self._engine.view.open_branches))
             if self._recall is None:
                 log, visible = self._engine.log, self._is_shown_in_full
                 library = InMemoryLibrary(log, visible=visible, apart=self._is_left_behind)
@@ -854,6 +999,27 @@ class Context:
             if self._memories is not None:
                 return self._memories.answer(name, given, self._recall)
             return run_without_waiting(self._recall.call(name, given))
+
+    def _manage(self, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """Answer a call of a context tool."""
+        with self._lock:
+            engine, given = self._engine, parse_arguments(arguments)
+            moment = self._requests.moment(engine)
+            if isinstance(given, str):
+                return refusal_text(given)
+            if name == CONTEXT_STATUS:
+                return status_text(engine, moment)
+            try:
+                asked = read_cut_request(given, count=engine.next_seq)
+                planned = plan_asked_cut(engine, moment, asked)
+            except FovealError as problem:
+                return refusal_text(problem)
+            before = engine.calibration.tokens(engine.total_units)
+            outcome = engine.write_ledger(planned)
+            if isinstance(outcome, Compacted):
+                events = [self._record(fact) for fact in (asked.fact, outcome)]
+                self._history.release_hidden(events)
+            return cut_answer(engine, outcome, before=before)
 
     @property
     def tools(self) -> list[Any]:
@@ -992,6 +1158,59 @@ class Context:
         """
         return self._perform("drop", name)[0].handle
 
+    def mark(self, name: str | int, *, priority: Priority) -> str:
+        """Say when reductions hide a message, `low` first and `high` last.
+
+        A message of the model is meant with its results, a result alone. What is `high` goes after all that may
+        go, and stays as it is while all of it takes at most half of the room. The request of now does not change.
+
+        Args:
+            name: The handle or seq of the message.
+            priority: `"low"`, `"high"`, or `"normal"`, which takes an earlier mark and that of the tool back.
+
+        Returns:
+            The handle of the event that records it, for `undo`.
+
+        Raises:
+            UnknownHandle: No event has this handle, or the event is no message of this conversation.
+            BadSetting: The priority is unknown.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.append({"role": "user", "content": "Why is CI red?"})
+            ctx.undo(ctx.mark("e1", priority="high"))
+            ```
+        """
+        return self._perform("mark", name, priority=priority)[0].handle
+
+    def focus_next(self, text: str) -> str:
+        """Say what the next summary or record keeps above all.
+
+        The model that writes a summary reads it. A record by code quotes what contains its words first.
+
+        Args:
+            text: The focus. `""` takes an earlier one back.
+
+        Returns:
+            The handle of the event that records it.
+
+        Raises:
+            BadSetting: `text` is not a text, or is too long.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.focus_next("the migration")
+            ```
+        """
+        with self._lock:
+            return self._record(focus_fact(text)).handle
+
     def snapshot(self, data: Any, *, label: str = "") -> str:
         """Record the state of the application; it is never sent to the model.
 
@@ -1086,7 +1305,7 @@ class Context:
             The handle of what was taken back.
 
         Raises:
-            UnknownHandle: No event has this handle, or there is nothing to take back.
+            UnknownHandle: No event has this handle, there is nothing to take back, or a later summary covers it.
             ContextOverflow: There is no room for what the reduction hides.
 
         Examples:
@@ -1185,13 +1404,283 @@ class Context:
         with self._lock:
             self._call_limits[call_id] = limits
 
+    # ── Branches ─────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def branch(self, task: str, *, messages: Sequence[Any] | None = None) -> Iterator[Branch]:
+        """Run a part of the work that folds to its result when the block ends.
+
+        The prefix does not change while the block runs. At its end, one record with the task, the result and the
+        handles replaces what was said in it. An error folds it too, to its text, and is raised.
+
+        Args:
+            task: What the block is to do.
+            messages: The list that your loop keeps, if you pass one to `fit`: what it has when the block begins
+                stays outside, and what it has when the block ends is inside. None uses what is recorded.
+
+        Returns:
+            A context manager with the `Branch`, for `result` and `keep`. Without a result, the last text of the
+            model counts.
+
+        Raises:
+            BadSetting: `task` is not a text, or empty.
+            MalformedMessage: A message cannot be read in any dialect.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.append({"role": "user", "content": "Why is CI red?"})
+            with ctx.branch("Find the failing test.") as branch:
+                ctx.append({"role": "assistant", "content": "I looked at 40 files. It is test_dates.py."})
+                branch.result("test_dates.py fails")
+            assert "test_dates.py fails" in ctx.fit()[1]["content"]
+            ```
+        """
+        branch = Branch(task, self.begin_branch(task, messages=messages))
+        try:
+            yield branch
+        except BaseException as error:
+            with suppress(FovealError):
+                self._close(branch, messages, error)
+            raise
+        self._close(branch, messages)
+
+    def _close(
+        self, branch: Branch, messages: Sequence[Any] | None, error: BaseException | None = None
+    ) -> None:
+        """Fold a branch at the end of its block, unless it has ended or was rewound meanwhile."""
+        with self._lock:
+            self._record_given(messages)
+            if any(handle(seq) == branch.handle for seq, _ in self._engine.view.open_branches):
+                end, has_failed = self._engine.next_seq, error is not None
+                ended = branch_ended(
+                    self._engine.view,
+                    branch.handle,
+                    result=branch.result_after(error),
+                    end=end,
+                    keep=branch.kept_before(end),
+                    has_failed=has_failed,
+                )
+                branch.end(self._fold_branch(ended))
+                branch.check_kept(end)
+
+    def begin_branch(self, task: str, *, messages: Sequence[Any] | None = None) -> str:
+        """Begin a branch that `end_branch` ends, for code that has no block.
+
+        Args:
+            task: What the branch is to do.
+            messages: As in `branch`.
+
+        Returns:
+            The handle of the branch.
+
+        Raises:
+            BadSetting: `task` is not a text, or empty.
+            MalformedMessage: A message cannot be read in any dialect.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.begin_branch("Find the failing test.")
+            ctx.end_branch("test_dates.py fails")
+            ```
+        """
+        fact = branched(task)
+        with self._lock:
+            self._record_given(messages)
+            return self._record(fact).handle
+
+    def end_branch(
+        self,
+        result: str | None = None,
+        *,
+        name: str | int | None = None,
+        keep: Sequence[str | int] = (),
+        messages: Sequence[Any] | None = None,
+    ) -> str:
+        """End a branch, and those inside it, and fold it to its result.
+
+        Args:
+            result: What came of it. None takes the last text of the model.
+            name: The handle of the branch. None ends the innermost one.
+            keep: Handles of events inside that stay in view.
+            messages: As in `branch`.
+
+        Returns:
+            The handle of the fold, for `undo` and `expand`; "" if there is no result and nothing to fold.
+
+        Raises:
+            UnknownHandle: No branch is open, or a handle names nothing in it.
+            BadSetting: `result` is not a text.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.begin_branch("Find the failing test.")
+            fold = ctx.end_branch("test_dates.py fails")
+            ctx.undo(fold)
+            ```
+        """
+        with self._lock:
+            self._record_given(messages)
+            end = self._engine.next_seq
+            return self._fold_branch(branch_ended(self._engine.view, name, result=result, end=end, keep=keep))
+
+    def _fold_branch(self, ended: BranchEnded) -> str:
+        """Record the end of an open branch; return the handle of its fold, which follows; "" without one."""
+        event = self._record(ended)
+        self._history.release_hidden(self._engine.log[event.seq :])
+        return fold_handle(self._engine.log, event.seq)
+
+    def branches(self) -> tuple[BranchStatus, ...]:
+        """Return the branches so far, in the order in which they began.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.begin_branch("Find the failing test.")
+            assert [branch.is_open for branch in ctx.branches()] == [True]
+            ```
+        """
+        with self._lock:
+            return list_branches(self._engine.log)
+
+    def fork(self, task: str) -> Self:
+        """Return a second context that continues from here.
+
+        It is for a sub-agent that runs beside this one. Its requests begin with the same bytes as the next request
+        of this context, so they are read from the provider's cache. `join` brings the result back.
+
+        Args:
+            task: What the sub-agent is to do.
+
+        Returns:
+            A context with the same log and settings: policy, `limit`, hooks, memories and deferred tools. What
+            happens in one of the two does not change the other. A limit counts what was used before the fork, and
+            then each context's own requests.
+
+        Raises:
+            BadSetting: `task` is not a text, or empty.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            ctx.append({"role": "user", "content": "Why is CI red?"})
+            child = ctx.fork("Read the log of the build.")
+            child.append({"role": "user", "content": "Read the log of the build."})
+            child.append({"role": "assistant", "content": "The disk was full."})
+            ctx.join(child)
+            assert "The disk was full." in ctx.fit()[1]["content"]
+            ```
+        """
+        fact = branched(task)
+        with self._lock:
+            engine, fork = self._engine, object.__new__(type(self))
+            fork._take_settings(self)
+            settings = EngineSettings(engine.model, engine.policy, engine.caps, engine.view.meter.counter)
+            memories = None if self._memories is None else self._memories.memories
+            fork._begin(Engine(settings, log=engine.log), deepcopy(self._deferral), memories)
+            fork._forked_at = fork._record(fact).seq
+            return fork
+
+    def join(
+        self,
+        fork: Context,
+        result: str | None = None,
+        *,
+        keep: Sequence[str | int] = (),
+        messages: Sequence[Any] | None = None,
+    ) -> str:
+        """Bring back what a fork has done, as a folded branch.
+
+        The messages of the fork are recorded here, so `recall` finds them, and `undo` of the fold shows them.
+
+        Args:
+            fork: A context that `fork` of this one has returned.
+            result: What came of it. None takes the result of the fork's own call of `return`, or the last text of
+                its model.
+            keep: Handles of events of the fork, in its own log, that stay in view.
+            messages: As in `branch`.
+
+        Returns:
+            The handle of the fold, for `undo` and `expand`; "" if there is no result and nothing to fold.
+
+        Raises:
+            BadSetting: `fork` is no fork of this context, or `result` is not a text.
+            UnknownHandle: A handle of `keep` names no message of the fork.
+
+        Examples:
+            ```python
+            import foveal
+
+            ctx = foveal.Context("gpt-4.1")
+            child = ctx.fork("Read the log of the build.")
+            ctx.join(child, "The disk was full.")
+            ```
+        """
+        if not isinstance(fork, Context) or fork is self:
+            raise BadSetting("fork", fork, "a context that `fork` of this one has returned")
+        with self._lock:
+            task, events, ended = fork._to_join(self._engine.log, result, keep)
+            self._record_given(messages)
+            first = self._record(branched(task, is_joined=True))
+            seqs = {event.seq: self._record(event.fact).seq for event in joined_messages(events)}
+            kept = tuple(seqs[seq] for seq in ended.keep if seq in seqs)
+            return self._fold_branch(replace(ended, branch=first.seq, keep=kept))
+
+    def _to_join(
+        self, log: Sequence[Event], result: str | None, keep: Sequence[str | int]
+    ) -> tuple[str, list[Event], BranchEnded]:
+        """Return the task of a fork of the context with this log, what was said in it, and how it ends."""
+        with self._lock:
+            own, first = self._engine.log, self._forked_at
+            if first is None:  # a fork that was saved and loaded
+                first = next((seq for seq, event in enumerate(own) if log[seq : seq + 1] != [event]), 0)
+            began = own[first].fact if 0 < first <= len(log) else None
+            if not isinstance(began, Branched) or own[first - 1] != log[first - 1]:
+                raise BadSetting("fork", self, "a context that `fork` of this one has returned")
+            events = effective_events(own)
+            events = events[bisect_right(events, first, key=attrgetter("seq")) :]
+            facts = (event.fact for event in reversed(events))
+            ended = next((f for f in facts if isinstance(f, BranchEnded) and f.branch == first), None)
+            if ended is None:
+                view, end = self._engine.view, len(own)
+                return began.task, events, branch_ended(view, first, result=result, end=end, keep=keep)
+            kept = (*ended.keep, *kept_in(first, keep, end=len(own)))
+            source = ended.source if result is None else "given"
+            result = ended.result if result is None else result
+            return began.task, events, replace(ended, result=result, source=source, keep=kept)
+
     # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
-    def _perform(self, operation: OperationName, *names: str | int | None, text: str = "") -> list[Event]:
+    def _record_given(self, messages: Sequence[Any] | None) -> None:
+        """Record what a history has that is not recorded yet."""
+        if messages is not None:
+            self._lock.check_change()
+            given = checked_list("messages", messages)
+            with self._in_dialect(given[len(self._history) :], (), None):
+                change = self._history.recognise(given, self._wire)
+            self._record_change(change)
+
+    def _perform(
+        self, operation: OperationName, *names: str | int | None, text: str = "", priority: str = ""
+    ) -> list[Event]:
         """Record what an operation decides about the events with these handles."""
         with self._lock:
             named = [None if name is None else self._event(name) for name in names]
-            facts = decide(operation, self._engine, self._engine.log, OperationArguments(text, *named))
+            event, by = (*named, None, None)[:2]
+            given = OperationArguments(text, event, by, priority)
+            facts = decide(operation, self._engine, self._engine.log, given)
             events = [self._record(fact) for fact in facts]
             self._history.release_hidden(events)
             return events
@@ -1275,6 +1764,24 @@ class Context:
         for fact in (*notes, *self._engine.memory_facts(text)):
             self._record(fact)
 
+    def _record_priorities(self, priority: PriorityOf, first: int) -> None:
+        """Record the priorities of the messages from `first` on."""
+        engine = self._engine
+        for event in engine.log[first:]:
+            brief = brief_of(engine.view, event.seq, ratio=engine.calibration.ratio)
+            if brief is None or type(event.fact) not in DIALOGUE_TYPES:
+                continue
+            try:
+                chosen = priority(brief)
+                fact = None if chosen is None else priority_fact(event.seq, chosen)
+            except Exception as error:  # noqa: BLE001 (no request is lost because of a hook)
+                problem = failed_wish(error).problem
+                self._record(Noted(text=f"the function `priority` failed: {problem}", topic=HOOK_TOPIC))
+                warnings.warn(ReductionHookFailed(problem, "priority"), stacklevel=3)
+                return
+            if fact is not None:
+                self._record(fact)
+
     def _record_change(self, change: HistoryChange) -> None:
         warning = self._history.record(change)
         if warning is not None:
@@ -1286,11 +1793,35 @@ class Context:
         engine, first = self._engine, self._engine.next_seq
         moment = replace(self._requests.moment(engine), agreed=agreed)
         try:
-            engine.reduce_to_fit(moment, at=now, write=self._write_summary)
+            review = None if self._hook is None else self._review
+            engine.reduce_to_fit(moment, at=now, write=self._write_summary, review=review)
         except ContextOverflow:
             engine.discard_from(first + len(engine.paid_facts(first)))
             raise
         self._history.release_hidden(engine.log[first:])
+
+    def _review(self, proposed: ProposedCut) -> Wish:
+        """Return what the hook asks for; nothing if it fails, with a warning."""
+        assert self._hook is not None
+        with self._lock.asking("the hook `on_reduction`"):
+            try:
+                answer = self._hook(proposed)
+                if isinstance(answer, Awaitable):
+                    answer = self._wait_for_hook(answer)
+                return read_wish(answer, count=self._engine.next_seq)
+            except Exception as error:  # noqa: BLE001 (no request is lost because of a hook)
+                failed = failed_wish(error)
+        warnings.warn(ReductionHookFailed(failed.problem), stacklevel=5)  # the caller of `fit`
+        return failed
+
+    def _wait_for_hook(self, answer: Awaitable[Any]) -> Any:
+        if self._wait is None:
+            if isinstance(answer, Coroutine):
+                answer.close()
+            raise BadSetting(
+                "on_reduction", self._hook, "a function that is not async, or `afit` instead of `fit`"
+            )
+        return self._wait(answer)
 
     def _write_summary(self, plan: Plan) -> CompactionOutcome:
         """Return the summary of a range, written by a model or, if there is none or it failed too often, from the
@@ -1308,7 +1839,7 @@ class Context:
             progress=self._progress,
             wait=self._wait,
         )
-        with self._lock.asking():
+        with self._lock.asking("a summariser"):
             outcome = run_dialogue(run)
         if run.errors and not self._has_warned_of_summariser:
             self._has_warned_of_summariser = True

@@ -32,8 +32,8 @@ class ContextLock:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._is_asking = False
-        """Whether the holder waits for a summariser."""
+        self._asked = ""
+        """What the holder waits for, in words: a summariser or a hook."""
         self._loops: Counter[int] = Counter()
         """Threads whose event loop may have to write a summary for a holder of the lock."""
         self._loops_lock = Lock()
@@ -52,19 +52,20 @@ class ContextLock:
         return self._lock.acquire(blocking=False)
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Hold the context while a summariser writes, which must not change it."""
-        self._is_asking = True
+    def asking(self, asked: str) -> Iterator[None]:
+        """Hold the context while a summariser or a hook works, which must not change it."""
+        self._asked = asked
         try:
             yield
         finally:
-            self._is_asking = False
+            self._asked = ""
 
     def check_change(self) -> None:
-        """Raise `Busy` while a summariser writes: it and what reports its progress may read, but not change."""
-        if self._is_asking:
+        """Raise `Busy` while a summariser or a hook works: it and what reports its progress may read, but not
+        change."""
+        if self._asked:
             raise Busy(
-                "a summariser of this context is writing: it cannot change the context; use another one"
+                f"{self._asked} of this context is at work: it cannot change the context; use another one"
             )
 
     def leave(self) -> None:

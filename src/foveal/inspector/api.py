@@ -75,10 +75,12 @@ from foveal.web.http_errors import HttpError
 from foveal.web.request_body import JSON_TYPE, read_body, read_query
 
 if TYPE_CHECKING:
+    from foveal.inspector.step_surprises import StepSurprises
     from foveal.inspector.timeline.builder import InspectedSettings
     from foveal.inspector.timeline.request_diff import RequestDiff
     from foveal.inspector.timeline.sent_request import InspectedRequest
     from foveal.inspector.timeline.timeline import Timeline
+    from foveal.policies.installed import PolicyTables
 
 MIN_QUERY_CHARS: Final = 2
 MAX_QUERY_CHARS: Final = 1_000
@@ -295,11 +297,14 @@ class InspectCall(NamedTuple):
 class InspectorApi:
     """The handlers, and what they share: open logs, replays, and whether the server stops."""
 
-    def __init__(self) -> None:
+    def __init__(self, policies: Callable[[], PolicyTables]) -> None:
+        """`policies` returns the tables `[policies.NAME]` of the configuration."""
         self.stopping: asyncio.Event = asyncio.Event()
         """Set when streams must end."""
+        self._policies = policies
         self._logs = OpenLogs()
         self._replays = Replays()
+        self._surprises = Replays(waits=True)
         self._compactions = RunningCompactions()
         self._expected: set[asyncio.Future[Timeline]] = set()
 
@@ -342,6 +347,7 @@ class InspectorApi:
     async def act(self, call: InspectCall) -> Response:
         reader = await self._reader(call, read_query(call.request, InspectQuery))
         action = await read_body(call.request, SessionAction)
+        call.request.state.operation = action.operation
         if action.operation != "compact":
             return _json(await reader.act(action))
         session = call.tenant, reader.about.key
@@ -452,11 +458,30 @@ class InspectorApi:
         choice = WhatIfChoice(query.policy, int(query.window) if query.window else None, query.model)
         log = await self._log(call, query)
         events, settings = await log.events(), inspected_settings(log.reader.about)
+        policies = self._policies()
 
         def replay(report: Callable[[int, int], None], should_stop: Callable[[], bool]) -> WhatIf:
-            return what_if(events, settings, choice, progress=report, should_stop=should_stop)
+            return what_if(
+                events, settings, choice, policies=policies, progress=report, should_stop=should_stop
+            )
 
         return call.stream(self._replays.stream(replay, stopping=self.stopping))
+
+    async def surprises(self, call: InspectCall) -> Response:
+        log = await self._log(call, read_query(call.request, InspectQuery))
+        events, generation = await log.events(), log.end.generation
+
+        def measure(report: Callable[[int, int], None], should_stop: Callable[[], bool]) -> StepSurprises:
+            # Loaded in the thread: the replay lab is large, and every first screen asks for this.
+            from foveal.inspector.step_surprises import step_surprises
+
+            known = log.surprises()
+            found = known or step_surprises(events, progress=report, should_stop=should_stop)
+            if generation == log.end.generation and not should_stop():
+                log.keep_surprises(found)
+            return found
+
+        return call.stream(self._surprises.stream(measure, stopping=self.stopping))
 
     async def live(self, call: InspectCall) -> Response:
         query = read_query(call.request, InspectLiveQuery)
@@ -470,7 +495,9 @@ class InspectorApi:
     # ── Common ───────────────────────────────────────────────────────────────────────────────────────
 
     async def _reader(self, call: InspectCall, query: InspectQuery | InspectLiveQuery) -> SessionReader:
-        return await call.source.open(query.id)
+        reader = await call.source.open(query.id)
+        call.request.state.session_id = reader.about.id
+        return reader
 
     async def _log(self, call: InspectCall, query: InspectQuery | InspectLiveQuery) -> OpenLog:
         return self._logs.of(call.tenant, await self._reader(call, query))

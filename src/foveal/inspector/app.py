@@ -5,10 +5,13 @@
    stream may go on.
 2. What a caller sees are the sessions of its tenant, which `sources` returns.
 3. Links are relative, so a reverse proxy can add a prefix.
+4. For an audit trail around it, requests say what they did: `state.session_id` is the session that was opened,
+   `state.operation` what was performed in it, and `state.login_token` the token that was typed.
 
 Logins of browsers: cookies, and the token that a page needs to change something.
 
-1. The cookie holds a random id, never the token. The ids are in memory: a restart ends all logins.
+1. The cookie holds a random id, never the token. A `LoginKeeper` keeps the ids: that of `foveal inspect` in memory,
+   that of a server in its database, where all machines find them.
 2. The cookie has no `Path`, so it is sent below the folder of the login page only, whatever prefix a proxy adds.
    Its name has the port, because browsers send cookies to all ports of a host.
 3. A page that changes something sends its write token in a header besides the cookie. Other sites cannot read it.
@@ -22,7 +25,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -49,6 +52,9 @@ from foveal.web.http_errors import HttpError, error_response, http_error_of
 from foveal.web.http_headers import PAGE_SECURITY_HEADERS, Headers, header_value, header_values, token_of
 from foveal.web.request_body import read_query
 
+if TYPE_CHECKING:
+    from foveal.policies.installed import PolicyTables
+
 WRITE_TOKEN_HEADER: Final = "X-Foveal-Inspect"
 MAX_BROWSER_LOGINS: Final = 1_000
 """Logins that are kept; the oldest ends first."""
@@ -58,44 +64,88 @@ _HOST_PORT: Final = re.compile(rb":(\d{1,5})$")
 CheckToken = Callable[[str], Awaitable[bool]]
 
 
-class BrowserLogins:
-    """The browsers that have logged in, each with the token that it gave."""
+class LoginKeeper(Protocol):
+    """Keeps the logins, by their ids."""
+
+    async def add(self, id: str, token: str) -> bool:
+        """Keep a login with a token; return False if the token is wrong."""
+        ...
+
+    async def remove(self, id: str) -> None:
+        """End a login."""
+        ...
+
+    async def has(self, id: str) -> bool:
+        """Return whether a login is valid now."""
+        ...
+
+    def token_of(self, id: str) -> str:
+        """Return what stands for the token of a login; "" if there is no such login."""
+        ...
+
+
+class MemoryLogins:
+    """A `LoginKeeper` of one process."""
 
     def __init__(self, check: CheckToken) -> None:
         """`check` returns whether a token may log in now."""
         self._check = check
         self._tokens: OrderedDict[str, str] = OrderedDict()
+
+    async def add(self, id: str, token: str) -> bool:
+        if not await self._check(token):
+            return False
+        self._tokens[id] = token
+        if len(self._tokens) > MAX_BROWSER_LOGINS:
+            self._tokens.popitem(last=False)
+        return True
+
+    async def remove(self, id: str) -> None:
+        self._tokens.pop(id, None)
+
+    async def has(self, id: str) -> bool:
+        return id in self._tokens
+
+    def token_of(self, id: str) -> str:
+        return self._tokens.get(id, "")
+
+
+class BrowserLogins:
+    """The browsers that have logged in."""
+
+    def __init__(self, keeper: LoginKeeper) -> None:
+        self._keeper = keeper
         self._key = secrets.token_bytes(_ID_BYTES)
 
     async def log_in(self, token: str, headers: Headers) -> str:
         """Return the `Set-Cookie` value for a browser; "" if the token is wrong."""
-        if not token or not await self._check(token):
-            return ""
         id = secrets.token_urlsafe(_ID_BYTES)
-        self._tokens[id] = token
-        if len(self._tokens) > MAX_BROWSER_LOGINS:
-            self._tokens.popitem(last=False)
+        if not token or not await self._keeper.add(id, token):
+            return ""
         is_https = header_value(headers, b"origin").lower().startswith(b"https://")
         return f"{_cookie_name(headers)}={id}; HttpOnly; SameSite=Strict{'; Secure' if is_https else ''}"
 
-    def log_out(self, headers: Headers) -> str:
+    async def log_out(self, headers: Headers) -> str:
         """End a login, and return the `Set-Cookie` value that removes the cookie."""
-        self._tokens.pop(self._id_of(headers), None)
+        await self._keeper.remove(self._id_of(headers))
         return f"{_cookie_name(headers)}=; HttpOnly; SameSite=Strict; Max-Age=0"
 
     def token_of(self, headers: Headers) -> str:
-        """Return the token with which the browser has logged in; "" if it has not."""
-        return self._tokens.get(self._id_of(headers), "")
-
-    def write_token(self, headers: Headers) -> str:
-        """Return the token that pages of this browser send with each change."""
+        """Return what stands for the token with which the browser has logged in; "" if it has not."""
         id = self._id_of(headers)
-        known = id if id in self._tokens else ""
-        return hmac.new(self._key, known.encode(), "sha256").hexdigest()
+        return self._keeper.token_of(id) if id else ""
 
-    def is_write_token(self, given: str, headers: Headers) -> bool:
+    async def write_token(self, headers: Headers) -> str:
+        """Return the token that pages of this browser send with each change. The id of a login is a secret that all
+        machines know; without a login, that of this process is used."""
+        id = self._id_of(headers)
+        key = id.encode() if id and await self._keeper.has(id) else self._key
+        return hmac.new(key, b"write token", "sha256").hexdigest()
+
+    async def is_write_token(self, given: str, headers: Headers) -> bool:
         """Return whether a page of this browser sent its own write token."""
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self.write_token(headers).encode())
+        own = await self.write_token(headers)
+        return hmac.compare_digest(given.encode("utf-8", "replace"), own.encode())
 
     def _id_of(self, headers: Headers) -> str:
         # `http.cookies` reads nothing if any cookie is malformed, and browsers send those of other programs on the
@@ -140,20 +190,27 @@ class Inspector:
     """The pages and the API; also the `Pages` that the server's guard asks."""
 
     def __init__(
-        self, sources: Callable[[str], SessionSource], logins: BrowserLogins, rules: LoginRules
+        self,
+        sources: Callable[[str], SessionSource],
+        logins: BrowserLogins,
+        rules: LoginRules,
+        *,
+        policies: Callable[[], PolicyTables] = dict,
     ) -> None:
-        """`sources` returns the place with the sessions of a tenant."""
+        """`sources` returns the place with the sessions of a tenant, `policies` the tables `[policies.NAME]` of the
+        configuration, for what-if."""
         self._sources = sources
         self._logins = logins
         self._rules = rules
-        self._api = InspectorApi()
+        self._policies = policies
+        self._api = InspectorApi(policies)
 
     def owns(self, path: str) -> bool:
         """Return whether a path belongs to the inspector."""
         return path == INSPECT_PATH or path.startswith(f"{INSPECT_PATH}/")
 
     def token_of(self, headers: Headers) -> str:
-        """Return the token with which the browser has logged in; "" if it has not."""
+        """Return what stands for the token with which the browser has logged in; "" if it has not."""
         return self._logins.token_of(headers)
 
     def end_streams(self) -> None:
@@ -176,6 +233,7 @@ class Inspector:
             "statements": api.statements,
             "writers": api.writers,
             "whatif": api.what_if,
+            "surprises": api.surprises,
             "live": api.live,
             "export": api.export,
         }
@@ -201,16 +259,19 @@ class Inspector:
         if (call := self._call(request)) is None:
             return _redirect("login")
         page = await call.rows(limit=FIRST_SESSION_ROWS)
-        return _html(overview_page(page, self._frame(request)))
+        return _html(overview_page(page, await self._frame(request)))
 
     async def _session(self, request: Request) -> Response:
         if (call := self._call(request)) is None:
             return _redirect(f"login?{urlencode({'id': read_query(request, InspectQuery).id})}")
         reader = await call.source.open(read_query(request, InspectQuery).id)
+        request.state.session_id = reader.about.id
         end = (await reader.end()).next_seq
         events = await reader.read(max(0, end - FIRST_LOG_ROWS), max(0, end - 1))
         self._api.expect_outline(call.tenant, reader, end)
-        return _html(session_page(reader.about, events, self._frame(request)))
+        return _html(
+            session_page(reader.about, events, await self._frame(request), policies=self._policies())
+        )
 
     async def _memory(self, request: Request) -> Response:
         """Show the memories, or carry out what a button of the page asks for."""
@@ -223,9 +284,9 @@ class Inspector:
             listed = await call.source.memories()
             if listed.problems and not call.shows_store_errors:
                 listed = listed._replace(problems=(_UNREAD_MEMORIES,))
-            return _html(memory_page(listed, self._frame(request), query=query))
+            return _html(memory_page(listed, await self._frame(request), query=query))
         form = await _form(request)
-        self._require_write_token(form.pop("write_token", ""), request.scope["headers"])
+        await self._require_write_token(form.pop("write_token", ""), request.scope["headers"])
         try:
             change = msgspec.convert(form, MemoryChange)
         except msgspec.ValidationError as problem:
@@ -238,6 +299,7 @@ class Inspector:
         rules, headers = self._rules, request.scope["headers"]
         given = (await _form(request)) if request.method == "POST" else dict(request.query_params)
         token = given.get("token", "") if (request.method == "POST") == rules.has_form else ""
+        request.state.login_token = token.strip()
         session = given.get("id", "")
         wanted = f"session?id={quote(session, safe='')}" if session else "./"
         if cookie := await self._logins.log_in(token.strip(), headers):
@@ -252,16 +314,16 @@ class Inspector:
 
     async def _log_out(self, request: Request) -> Response:
         headers = request.scope["headers"]
-        self._require_write_token((await _form(request)).get("write_token", ""), headers)
+        await self._require_write_token((await _form(request)).get("write_token", ""), headers)
         response = _redirect("login")
-        response.headers["Set-Cookie"] = self._logins.log_out(headers)
+        response.headers["Set-Cookie"] = await self._logins.log_out(headers)
         return response
 
-    def _frame(self, request: Request) -> PageFrame:
+    async def _frame(self, request: Request) -> PageFrame:
         headers = request.scope["headers"]
         can_log_out = self._rules.has_form and bool(self._logins.token_of(headers))
         command = "foveal serve" if self._rules.has_form else "foveal inspect"
-        return PageFrame(self._logins.write_token(headers), command, can_log_out)
+        return PageFrame(await self._logins.write_token(headers), command, can_log_out)
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -293,16 +355,16 @@ class Inspector:
                 headers = request.scope["headers"]
                 # A program sends a token of the server and no cookie; its requests come from no page.
                 if is_change and (self._logins.token_of(headers) or not token_of(headers)):
-                    self._require_write_token(request.headers.get(WRITE_TOKEN_HEADER, ""), headers)
+                    await self._require_write_token(request.headers.get(WRITE_TOKEN_HEADER, ""), headers)
                 return await handler(call)
             except (HttpError, FovealError) as problem:
                 return error_response(self._error_of(problem), "openai")
 
         return respond
 
-    def _require_write_token(self, given: str, headers: Headers) -> None:
+    async def _require_write_token(self, given: str, headers: Headers) -> None:
         """Raise `HttpError` unless a page of this server sends the request: a cookie alone comes from any page."""
-        if not self._logins.is_write_token(given, headers):
+        if not await self._logins.is_write_token(given, headers):
             detail = f"the header {WRITE_TOKEN_HEADER} must have the token of the page: reload the page"
             raise HttpError(403, detail, code="no_write_token")
 

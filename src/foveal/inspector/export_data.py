@@ -1,6 +1,7 @@
 """A session without secrets as one HTML file that opens from disk.
 
-The file asks no server. It has the timeline, texts, versions of texts, statements of the user and one request.
+The file asks no server. It has the timeline, texts, versions of texts, statements of the user, the surprise of the
+steps and one request.
 
 1. Secrets are replaced once more, in the log, before anything is made of it. So they are in no preview either. A
    log in which nothing had to be replaced keeps the timeline that the caller has of it.
@@ -40,6 +41,7 @@ from foveal.core.tokens.message_tokens import MessageCounts, MessageTokens
 from foveal.core.view.fold import fold, needs_refold
 from foveal.core.view.view import View
 from foveal.core.wire.event_text import original_text
+from foveal.errors import FovealError
 from foveal.inspector.open_logs import inspected_settings
 from foveal.inspector.pages import (
     Html,
@@ -51,6 +53,7 @@ from foveal.inspector.pages import (
     style_bundle,
 )
 from foveal.inspector.sessions.source import SessionAbout
+from foveal.inspector.step_surprises import StepSurprises, step_surprises
 from foveal.inspector.timeline.builder import TimelineBuilder
 from foveal.inspector.timeline.message_text import (
     InspectedText,
@@ -166,7 +169,16 @@ def export_data(
         "shown": made.versions,
         "requests": made.requests,
         "statements": made.statements,
+        "surprises": _surprises(log.redacted),
     }
+
+
+def _surprises(log: Sequence[Event]) -> StepSurprises | None:
+    """Return the surprise of the steps; None if a message has a form that its dialect cannot read."""
+    try:
+        return step_surprises(log)
+    except FovealError:
+        return None
 
 
 def redacted_log(events: Sequence[Event], report: ReportExport) -> RedactedLog:
@@ -330,7 +342,7 @@ def export_html(
     ]
     body = [
         element("header", {"id": "head"}, *session_head(about, is_exported=True)),
-        element("p", {"class": "export-notice"}, EXPORT_NOTICE),
+        element("aside", {"class": "export-notice", "aria-label": "About this file"}, EXPORT_NOTICE),
         element("section", {"id": "scrubber", "aria-label": "Requests and events"}),
         element(
             "main",
@@ -351,7 +363,22 @@ def export_html(
 
 def json_for_html(value: Any) -> bytes:
     """Return JSON that can stand inside a script element: no character of it begins a tag."""
-    return encode_struct(value).replace(b"<", b"\\u003c").replace("\u2028".encode(), b"\\u2028")
+    return b"".join(json_pieces(value))
+
+
+def json_pieces(value: Any) -> Iterator[bytes]:
+    """Yield this JSON, each entry of a dictionary by itself: while one is encoded, all other threads wait."""
+    if not isinstance(value, dict) or not value:
+        yield encode_struct(value).replace(b"<", b"\\u003c").replace("\u2028".encode(), b"\\u2028")
+        return
+    before = b"{"
+    for name, entry in value.items():
+        yield before
+        yield from json_pieces(name)
+        yield b":"
+        yield from json_pieces(entry)
+        before = b","
+    yield b"}"
 
 
 def _redacted(about: SessionAbout) -> SessionAbout:

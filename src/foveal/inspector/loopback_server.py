@@ -11,9 +11,9 @@ import asyncio
 import hmac
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -23,12 +23,22 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foveal.inspector.app import HTML_TYPE, INSPECT_PATH, BrowserLogins, Inspector, LoginRules
+from foveal.inspector.app import (
+    HTML_TYPE,
+    INSPECT_PATH,
+    BrowserLogins,
+    Inspector,
+    LoginRules,
+    MemoryLogins,
+)
 from foveal.inspector.pages import error_page
 from foveal.inspector.sessions.source import SessionSource
 from foveal.web.http_errors import TITLES, HttpError, error_response
 from foveal.web.http_headers import PAGE_SECURITY_HEADERS, RequestChecks, response_headers
 from foveal.web.listener import run_server, url_of
+
+if TYPE_CHECKING:
+    from foveal.policies.installed import PolicyTables
 
 INSPECT_HOST: Final = "127.0.0.1"
 MAX_LOCAL_BODY_BYTES: Final = 1_000_000
@@ -102,12 +112,18 @@ class LoopbackGuard:
 class LoopbackServer:
     """The running server."""
 
-    def __init__(self, source: SessionSource, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        source: SessionSource,
+        listener: socket.socket,
+        *,
+        policies: Callable[[], PolicyTables] = dict,
+    ) -> None:
         self._tokens = StartTokens()
-        self._logins = BrowserLogins(self._tokens.check)
+        self._logins = BrowserLogins(MemoryLogins(self._tokens.check))
         self._listener = listener
         rules = LoginRules(_HINT, has_form=False, shows_store_errors=True)
-        self._inspector = Inspector(lambda tenant: source, self._logins, rules)
+        self._inspector = Inspector(lambda tenant: source, self._logins, rules, policies=policies)
 
     def url(self, *, session: str = "", is_single_use: bool = False) -> str:
         """Return an address that logs a browser in, and shows a session or the overview."""

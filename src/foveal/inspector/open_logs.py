@@ -22,6 +22,7 @@ from foveal.inspector.timeline.message_text import LogViews
 from foveal.inspector.timeline.timeline import Timeline
 
 if TYPE_CHECKING:  # they load the engine, which the first page does not need
+    from foveal.inspector.step_surprises import StepSurprises
     from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder, TimelineRows
 
 MAX_OPEN_LOGS: Final = 16
@@ -56,7 +57,18 @@ class OpenLog:
         """Kept until the timeline is there: a page is expected to ask for it."""
         self._builder: TimelineBuilder | None = None
         self._views = LogViews()
+        self._surprises: tuple[LogEnd, StepSurprises] | None = None
         self._lock = asyncio.Lock()
+
+    def surprises(self) -> StepSurprises | None:
+        """Return what was kept of the log as it is in memory."""
+        known = self._surprises
+        return known[1] if known is not None and known[0] == self.end else None
+
+    def keep_surprises(self, found: StepSurprises) -> None:
+        """Keep the surprise of the steps: a page that is loaded again asks for it again."""
+        if found.at + 1 == self.end.next_seq:
+            self._surprises = self.end, found
 
     def use(self, reader: SessionReader) -> None:
         """Read with another reader of the same session, which knows its present title."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -177,11 +177,20 @@ _MEMORY_LINK: Final = element("nav", {"aria-label": "Pages"}, element("a", {"hre
 
 
 @cache
-def _policies() -> str:
-    """Return the preset policies of what-if, each with what it does."""
+def _known_policies() -> tuple[tuple[str, str], ...]:
+    """Return the presets and the installed policies, each with what it does."""
     from foveal.core.policies.presets import PRESET_MEANINGS  # loads the engine
+    from foveal.policies import policy_names
 
-    return json.dumps(list(PRESET_MEANINGS.items()))
+    meanings: dict[str, str] = dict(PRESET_MEANINGS.items())
+    return tuple((name, meanings.get(name, "of an installed package")) for name in policy_names())
+
+
+def _policies(tables: Iterable[str]) -> str:
+    """Return the policies of what-if, each with what it does."""
+    meanings = {**dict.fromkeys(tables, "of your configuration"), **dict(_known_policies())}
+    known = [name for name, _ in _known_policies()]
+    return json.dumps([(name, meanings[name]) for name in dict.fromkeys([*known, *tables])])
 
 
 class PageFrame(NamedTuple):
@@ -210,10 +219,13 @@ def overview_page(page: SessionPage, frame: PageFrame) -> str:
     )
 
 
-def session_page(about: SessionAbout, events: Sequence[Event], frame: PageFrame) -> str:
-    """Return the page of a session with its newest events."""
+def session_page(
+    about: SessionAbout, events: Sequence[Event], frame: PageFrame, *, policies: Iterable[str] = ()
+) -> str:
+    """Return the page of a session with its newest events. `policies` are the names of those of the
+    configuration."""
     title = session_title(about)
-    body = {"data-page": "session", "data-id": about.key, "data-policies": _policies()}
+    body = {"data-page": "session", "data-id": about.key, "data-policies": _policies(policies)}
     if not about.writable:
         body["data-read-only"] = about.reason or "this session can only be read"
     notes = [element("p", {"class": "muted"}, one_line(each, width=400)) for each in about.problems]

@@ -115,13 +115,18 @@ async def sessions_stream(
 
 
 class Replays:
-    """Runs one replay at a time: it takes a whole processor."""
+    """Runs one replay, or another long computation, at a time: it takes a whole processor."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, waits: bool = False) -> None:
+        """`waits`: a second one begins when the first has ended, instead of being refused."""
+        self._waits = waits
         self._is_running = False
 
     async def stream(self, replay: Replay, *, stopping: asyncio.Event) -> AsyncGenerator[bytes, None]:
         """Yield the progress of a replay, then its result, or the problem in words."""
+        while self._waits and self._is_running and not stopping.is_set():
+            yield encode_event("progress", {"done": 0, "total": 0})
+            await asyncio.sleep(REPLAY_PROGRESS_INTERVAL_S)
         if self._is_running:
             yield _problem("another replay is running: wait for its end, or close its page")
             return

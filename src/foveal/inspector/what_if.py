@@ -23,28 +23,22 @@ from foveal.core.log.events import (
     Compacted,
     CompactionFailed,
     Event,
-    ModelSaid,
     Opened,
     Used,
-    text_of,
-    unraw,
 )
 from foveal.core.models.catalogue import find_row, model_rows
 from foveal.core.models.model import Model
-from foveal.core.policies import PRESETS, policy
-from foveal.core.tokens.counter import Estimate
-from foveal.core.tokens.message_tokens import MessageTokens
-from foveal.core.view.fold import advance, effective_events
-from foveal.core.view.view import View
-from foveal.core.wire import wire_for
-from foveal.core.wire.request_text import RequestText, fact_text
-from foveal.errors import BadSetting, FovealError
+from foveal.core.policies import Policy
+from foveal.core.wire.request_text import fact_text
+from foveal.errors import FovealError
+from foveal.inspector.step_surprises import logged_conversation, recorded_requests
 from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder
 from foveal.inspector.timeline.timeline import Timeline
+from foveal.policies import find_policy, policy_names
+from foveal.policies.installed import NO_TABLES, PolicyTables
 from foveal.replay.play import Loss, PolicyPlayer, ReplayCase, ReplaySetting, RequestScorer, Trace
 from foveal.replay.recall_score import Need, find_needs
-from foveal.replay.recorded_calls import RecordedConversation, recorded_conversation
-from foveal.transcripts import Transcript
+from foveal.replay.recorded_calls import RecordedConversation
 
 DEFAULT_WHAT_IF_POLICY: Final = "economy"
 DEFAULT_WHAT_IF_MODEL: Final = "gpt-5"
@@ -95,12 +89,24 @@ def what_if(
     settings: InspectedSettings,
     choice: WhatIfChoice,
     *,
+    policies: PolicyTables = NO_TABLES,
     progress: OnReplayProgress = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> WhatIf:
-    """Replay a log; raises `BadSetting` for a choice that does not exist and `ReplayStopped`."""
-    chosen = _resolved(log, settings, choice)
-    replay = _Replay(log, settings, chosen, progress, should_stop, is_policy_assumed=not choice.policy)
+    """Replay a log; raises `BadSetting` for a choice that does not exist and `ReplayStopped`. `policies` are the
+    tables `[policies.NAME]` of a configuration."""
+    opened = _opened(log)
+    is_known = opened.policy in policy_names(policies)
+    chosen = _resolved(log, settings, choice, recorded=opened.policy if is_known else DEFAULT_WHAT_IF_POLICY)
+    replay = _Replay(
+        log,
+        settings,
+        chosen,
+        progress,
+        should_stop,
+        policy=find_policy(chosen.policy, policies),
+        is_policy_assumed=not choice.policy and not is_known,
+    )
     replayed, figures = replay.run()
     shown = msgspec.structs.replace(
         settings, model=chosen.model, window=chosen.window, problems=(*settings.problems, _ESTIMATED)
@@ -122,11 +128,9 @@ def _timeline(settings: InspectedSettings, log: Sequence[Event], should_stop: Ca
 _ESTIMATED: Final = "The usage of replayed requests is estimated: the prompt cache is simulated."
 
 
-def _resolved(log: Sequence[Event], settings: InspectedSettings, choice: WhatIfChoice) -> WhatIfChoice:
-    if choice.policy and choice.policy not in PRESETS:
-        raise BadSetting("policy", choice.policy, f"one of {', '.join(PRESETS)}")
-    opened = _opened(log)
-    recorded = opened.policy if opened.policy in PRESETS else DEFAULT_WHAT_IF_POLICY
+def _resolved(
+    log: Sequence[Event], settings: InspectedSettings, choice: WhatIfChoice, *, recorded: str
+) -> WhatIfChoice:
     model = _recorded_model(log, settings)
     window = choice.window
     if window is None and choice.model in ("", model):
@@ -162,22 +166,18 @@ class _Replay:
         progress: OnReplayProgress,
         should_stop: Callable[[], bool],
         *,
+        policy: Policy,
         is_policy_assumed: bool,
     ) -> None:
-        """`is_policy_assumed` says that the caller has chosen no policy."""
+        """`is_policy_assumed` says that neither the caller nor the log names the policy."""
         self._log = log
         self._choice = choice
+        self._policy = policy
         self._is_policy_assumed = is_policy_assumed
         self._progress = progress
         self._should_stop = should_stop
         self._done = 0
-        facts = tuple((event.fact, event.at) for event in log)
-        first = log[0].seq if log else 0
-        self._conversation = recorded_conversation(
-            Transcript(
-                id=settings.id, source="foveal", facts=facts, title=settings.title, path="", first=first
-            )
-        )
+        self._conversation = logged_conversation(log, id=settings.id, title=settings.title)
         self._needs = _bounded_needs(self._conversation)
         reserve = recorded_reserve(_opened(log))
         recorded = ReplaySetting(
@@ -192,7 +192,7 @@ class _Replay:
         was, now = self._recorded, self._replayed
         before, after = _bill_everything(was), _bill_everything(now)
         recorded = _Side(was, self._score_recorded(), self._log, before)
-        player = PolicyPlayer(now, policy({"preset": self._choice.policy}), label=self._choice.policy)
+        player = PolicyPlayer(now, self._policy, label=self._choice.policy)
         trace = player.play(on_call=lambda number: self._observe(player, number))
         calls = self._conversation.calls
         if calls:  # the last answer and what follows it
@@ -203,8 +203,10 @@ class _Replay:
     def notes(self) -> Iterator[str]:
         """Yield what the replay had to assume, and what it cannot know."""
         opened = _opened(self._log)
-        if self._is_policy_assumed and opened.policy not in PRESETS:
-            was = f"the policy {opened.policy!r} is no preset" if opened.policy else "no policy is recorded"
+        if self._is_policy_assumed:
+            was = (
+                f"the policy {opened.policy!r} is not installed" if opened.policy else "no policy is recorded"
+            )
             yield f"The log does not say how it was reduced ({was}): {self._choice.policy} is assumed."
         model = self._replayed.model
         if find_row(model.name, model_rows()) is None:
@@ -245,7 +247,8 @@ class _Replay:
     def _score_recorded(self) -> Trace:
         """Bill and score the requests that the log itself shows."""
         scorer = RequestScorer(self._recorded, "recorded")
-        for number, request in enumerate(_recorded_requests(self._log, self._recorded)):
+        case = self._recorded
+        for number, request in recorded_requests(self._log, case.conversation, case.reader):
             scorer.score(number, request, _unexplained_loss)
             self._step()
         return scorer.trace
@@ -264,29 +267,6 @@ def _unexplained_loss(need: Need) -> Loss:
     return Loss(
         call=need.call, kind=need.kind, text=need.text, far=need.far, handle="", tool="", level="", rule="", by=""
     )  # fmt: skip
-
-
-def _recorded_requests(log: Sequence[Event], case: ReplayCase) -> Iterator[RequestText]:
-    """Yield the request before each answer that was not rewound, as the view showed it then."""
-    wire = wire_for(case.conversation.dialect)
-    answers = {event.seq for event in effective_events(log) if isinstance(event.fact, ModelSaid)}
-    view, seen = View(MessageTokens(Estimate())), list[Event]()
-    for event in log:
-        if event.seq in answers:
-            bound = wire.for_thinking(is_bound=view.thinking.is_bound)
-            messages = bound.join([step.render(bound) for step in view.steps])
-            yield case.reader.request(messages, system=_aside_text(view), tools=_tools(view))
-        seen.append(event)
-        view = advance(view, event, seen)
-
-
-def _aside_text(view: View) -> str | None:
-    return "\n\n".join(text_of(shown.fact.content) for shown in view.asides.values()) or None
-
-
-def _tools(view: View) -> list[Any]:
-    tools = [] if view.tools is None else unraw(view.tools[1].tools)
-    return tools if isinstance(tools, list) else []
 
 
 # ── Bills ─────────────────────────────────────────────────────────────────────────────────────────

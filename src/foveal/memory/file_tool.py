@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from foveal.core.log.events import Dialect
+from foveal.core.log.events import DialectName
 from foveal.core.wire.event_text import inline
 from foveal.core.wire.tool_schemas import ToolDefinition, parse_arguments, tool_schemas
 from foveal.errors import NotRemembered
@@ -113,7 +113,7 @@ class MemoryTool:
             "rename": self._rename,
         }
 
-    def tools(self, dialect: Dialect) -> list[Any]:
+    def tools(self, dialect: DialectName) -> list[Any]:
         """Return the tool in the form of a dialect.
 
         For Anthropic that is its own tool, for others a function.

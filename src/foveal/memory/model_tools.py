@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from foveal.core.log.events import Dialect
+from foveal.core.log.events import DialectName
 from foveal.core.wire.event_text import inline
 from foveal.core.wire.tool_schemas import ToolDefinition, parse_arguments, tool_schemas
 from foveal.errors import BadSetting, NotRemembered
@@ -58,7 +58,7 @@ _TOOLS: Final[dict[str, ToolDefinition]] = {
 }
 
 
-def tools(dialect: Dialect) -> list[Any]:
+def tools(dialect: DialectName) -> list[Any]:
     """Return the schemas of both tools in the form of a dialect.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from foveal.core.log.events import Dialect
+from foveal.core.log.events import DialectName
 from foveal.core.wire.event_text import RECALL_READ, RECALL_SEARCH
 from foveal.core.wire.tool_schemas import ToolDefinition, tool_schemas
 from foveal.recall.excerpts import LineSelection, parse_line_range
@@ -50,7 +50,7 @@ _TOOLS: Final[dict[str, ToolDefinition]] = {
 }
 
 
-def tools(dialect: Dialect) -> list[Any]:
+def tools(dialect: DialectName) -> list[Any]:
     """Return the schemas of both recall tools in the form of a dialect.
 
     Args:

@@ -18,6 +18,7 @@ statistics.py      statistics of a policy, worst losses, most surprising calls
 strata.py          the same for groups of conversations: by pressure, window and source
 choice.py          the rule that chooses a policy, and leave-one-source-out
 conclusion.py      which policy for these conversations, how sure, and the lines for foveal.toml
+tune.py            the constants of economy for these conversations, with half of them kept back
 table.py html.py plots.py   the results as text, JSON, a page and plots
 why.py             whether and why a text was not in a request
 """
@@ -57,6 +58,7 @@ from foveal.replay.statistics import (
 from foveal.replay.strata import FigureSpread, GroupStatistics, pressure
 from foveal.replay.surprise import CallSurprise, GoneQuote
 from foveal.replay.table import as_json, table
+from foveal.replay.tune import HalfFigures, Tuning, tune, tuning_text
 from foveal.replay.upper_bound import ORACLE, ORACLE_ARGUMENTS
 from foveal.replay.why import answer_text, has_reductions
 
@@ -69,6 +71,7 @@ __all__ = [
     "FigureSpread",
     "GoneQuote",
     "GroupStatistics",
+    "HalfFigures",
     "HiddenResult",
     "LeftOutSource",
     "Loss",
@@ -86,6 +89,7 @@ __all__ = [
     "SourceValidation",
     "SurprisingCall",
     "Trace",
+    "Tuning",
     "answer_text",
     "argument_texts",
     "as_json",
@@ -110,5 +114,7 @@ __all__ = [
     "select",
     "table",
     "to_facts",
+    "tune",
+    "tuning_text",
     "worst_losses",
 ]

@@ -31,10 +31,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 from msgspec.structs import replace
 
 from foveal.core.log.events import Instructed, ModelSaid, ToolReturned, UserSaid
-from foveal.core.policies import PRESETS, Policy, policy
+from foveal.core.policies import Policy, policy
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.request_text import fact_text
 from foveal.errors import BadSetting, StoreError, UnreadableEvent
+from foveal.policies import find_policy
+from foveal.policies.installed import NO_TABLES, PolicyTables
 from foveal.ports import Store
 from foveal.replay.play import (
     PolicyPlayer,
@@ -77,12 +79,15 @@ class PolicyChoice(NamedTuple):
     """The policy."""
 
 
-def policy_choices(given: Iterable[PolicySpec], *, sweeps: Sequence[str] = ()) -> list[PolicyChoice]:
+def policy_choices(
+    given: Iterable[PolicySpec], *, sweeps: Sequence[str] = (), tables: PolicyTables = NO_TABLES
+) -> list[PolicyChoice]:
     """Return each policy with each combination of the swept values.
 
     Args:
-        given: Names of presets, TOML files, tables of settings, or policies.
+        given: Names of presets, of `tables` or of installed policies, TOML files, tables of settings, or policies.
         sweeps: Settings with several values, such as `target=0.2,0.3`. By default there are none.
+        tables: The tables `[policies.NAME]` of a configuration, by name.
 
     Raises:
         BadSetting: A policy or setting is unknown, or a value is invalid.
@@ -97,22 +102,25 @@ def policy_choices(given: Iterable[PolicySpec], *, sweeps: Sequence[str] = ()) -
     """
     variants = [_parse_sweep(sweep) for sweep in sweeps]
     found: dict[str, PolicyChoice] = {}
-    for base in map(policy_choice, given):
+    for base in (policy_choice(each, tables) for each in given):
         for values in product(*variants):
             choice = _with_values(base, values)
             found.setdefault(choice.label, choice)
     return list(found.values())
 
 
-def policy_choice(given: PolicySpec) -> PolicyChoice:
+def policy_choice(given: PolicySpec, tables: PolicyTables = NO_TABLES) -> PolicyChoice:
     """Return a policy in any form as a choice; raises `BadSetting`."""
     if isinstance(given, PolicyChoice):
         return given
     if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".toml")):
         return _from_file(Path(given))
-    if isinstance(given, str) and given not in PRESETS:
-        raise BadSetting("policy", given, f"one of {', '.join(PRESETS)}, or a TOML file with its values")
-    rules = policy({"preset": given} if isinstance(given, str) else given)
+    try:
+        rules = find_policy(given, tables) if isinstance(given, str) else policy(given)
+    except BadSetting as problem:
+        if problem.field != "policy" or not isinstance(given, str):
+            raise
+        raise BadSetting("policy", given, f"{problem.allowed}, or a TOML file with its values") from None
     return PolicyChoice(rules.name, rules)
 
 
@@ -123,10 +131,14 @@ def _from_file(path: Path) -> PolicyChoice:
         raise BadSetting("policy", str(path), f"a file that can be read ({problem.strerror})") from None
     except ValueError as problem:
         raise BadSetting("policy", str(path), f"a TOML file ({problem})") from None
-    table = values.get("policy", values)
-    if isinstance(table, Mapping):
-        table = {"name": path.stem, **table}
-    rules = policy(table)
+    named, context = values.get("policies", NO_TABLES), values.get("context", NO_TABLES)
+    used = context.get("policy") if isinstance(context, Mapping) else None
+    if isinstance(named, Mapping) and (named or isinstance(used, str)):
+        # Lines of a configuration: the policy that it uses, or the first.
+        rules = find_policy(used if isinstance(used, str) else next(iter(named)), named)
+    else:
+        table = values.get("policy", values)
+        rules = policy({"name": path.stem, **table} if isinstance(table, Mapping) else table)
     return PolicyChoice(rules.name, rules)
 
 

@@ -269,7 +269,8 @@ class PolicyStatistics(msgspec.Struct, kw_only=True):
 
     def values(self) -> dict[str, Any]:
         """Return all values except the traces, for JSON."""
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "traces"}
+        values = {name: getattr(self, name) for name in self.__struct_fields__ if name != "traces"}
+        return values | {"rules": None if self.rules is None else self.rules.values()}
 
 
 def policy_statistics(

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Literal, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 import zstandard
@@ -66,6 +66,7 @@ CODER_WINDOW_LOG: Final = 24
 MIN_DICTIONARY_BYTES: Final = 8
 """A shorter text is no dictionary."""
 
+T = TypeVar("T")
 QuoteKind: TypeAlias = NeedKind | Literal["phrase"]
 CountBits: TypeAlias = Callable[[bytes, bytes], float]
 """Returns the bits in which a coder that has read the first text writes the second."""
@@ -152,17 +153,27 @@ class SurpriseMeter:
         reader: RequestReader,
         *,
         samples: int,
+        first: int = 0,
         count_bits: CountBits = zstandard_bits,
     ) -> None:
+        """Calls before call `first`, counted from 0, are not measured."""
         self._conversation = conversation
         self._reader = reader
         self._count_bits = count_bits
-        self._steps: dict[int, ModelSaid] = dict(_sampled_steps(conversation, samples))
+        steps = _measurable_steps(conversation, first)
+        self.candidates: int = len(steps)
+        """The calls from which the sample is taken."""
+        self._steps: dict[int, ModelSaid] = dict(_sample(steps, samples))
         self._histories: dict[int, RequestText] = {}
         """For each sampled call, the request with the whole history."""
         self._full_bits: dict[int, float] = {}
         """For each sampled call, the bits of the next step after the whole history."""
         self._rendered: dict[MessageText, bytes] = {}
+
+    @property
+    def numbers(self) -> Collection[int]:
+        """The sampled calls, counted from 0."""
+        return self._steps.keys()
 
     def measure(self, number: int, request: RequestText | None, find_cause: FindCause) -> CallSurprise | None:
         """Return the surprise of call `number`, counted from 0; None if it is not in the sample."""
@@ -201,15 +212,20 @@ class SurpriseMeter:
         return known
 
 
-def _sampled_steps(conversation: RecordedConversation, samples: int) -> Iterator[tuple[int, ModelSaid]]:
-    """Yield the number of each sampled call, and its next step."""
+def _measurable_steps(conversation: RecordedConversation, first: int) -> list[tuple[int, ModelSaid]]:
+    """Return the number of each call from call `first` on that can be measured, and its next step."""
     found: list[tuple[int, ModelSaid]] = []
     for number, call in enumerate(conversation.calls):
         said = conversation.facts[call.facts]
-        if isinstance(said, ModelSaid) and len(_step_bytes(said)) >= MIN_STEP_BYTES:
+        if number >= first and isinstance(said, ModelSaid) and len(_step_bytes(said)) >= MIN_STEP_BYTES:
             found.append((number, said))
-    count = min(samples, len(found))
-    yield from (found[(2 * place + 1) * len(found) // (2 * count)] for place in range(count))
+    return found
+
+
+def _sample(steps: Sequence[T], samples: int) -> Iterator[T]:
+    """Yield some steps, spread evenly."""
+    count = min(samples, len(steps))
+    yield from (steps[(2 * place + 1) * len(steps) // (2 * count)] for place in range(count))
 
 
 def _gone_quotes(said: ModelSaid, history: RequestText, sent: RequestText) -> list[GoneQuote]:

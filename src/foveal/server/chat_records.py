@@ -10,8 +10,9 @@
    a session is no message yet.
 4. Messages are deleted two days after their answer: chat platforms repeat unacknowledged messages for at most one
    day. An answer that could not be delivered for two days is given up.
-5. A group that became a supergroup has a new id and keeps its sessions, named after the old id (`record_move`).
-6. Notices that a place gets only once in a while are recorded with their time (`untold_notices`).
+5. An answer to a user who has blocked the bot is `kept`: it is offered when the user writes again, for a week.
+6. A group that became a supergroup has a new id and keeps its sessions, named after the old id (`record_move`).
+7. Notices that a place gets only once in a while are recorded with their time (`untold_notices`).
 
 The `face` columns hold the platform.
 """
@@ -24,10 +25,14 @@ from typing import Any, Final
 
 import msgspec
 
+from foveal.server.chat_questions import delete_questions
 from foveal.server.databases import Database, Transaction
+from foveal.server.inbox import DONE_KEY_TTL_S
 
 CHAT_MESSAGE_TTL_S: Final = 48 * 3600.0
 """Seconds for which a message is kept."""
+MAX_KEPT_ANSWERS: Final = 20
+"""Answers that are kept for a user who has blocked the bot, the newest."""
 
 
 class ChatPlace(msgspec.Struct, frozen=True):
@@ -206,8 +211,10 @@ class Chats:
             sql = "UPDATE chat_messages SET state = 'done', at = ? WHERE face = ? AND key = ?"
             await db.execute(sql, now, platform, key)
             if await db.try_lock("chats/deleting"):  # two transactions that delete could wait for each other
-                sql = "DELETE FROM chat_messages WHERE state <> 'open' AND at < ?"
+                sql = "DELETE FROM chat_messages WHERE state = 'done' AND at < ?"
                 await db.execute(sql, now - CHAT_MESSAGE_TTL_S)
+                sql = "DELETE FROM chat_messages WHERE state = 'kept' AND at < ?"
+                await db.execute(sql, now - DONE_KEY_TTL_S)
                 await db.execute("DELETE FROM chat_notices WHERE at < ?", now - CHAT_MESSAGE_TTL_S)
 
         await self._database.write(act)
@@ -219,11 +226,45 @@ class Chats:
         rows = await self._database.read(lambda db: db.fetch(sql, platform, now - CHAT_MESSAGE_TTL_S))
         return [_message(*row) for row in rows]
 
+    async def keep_answer(self, platform: str, message: ChatMessage) -> None:
+        """Keep an answer whose user has blocked the bot, and the newest ones before it."""
+        place = message.place
+
+        async def act(db: Transaction) -> None:
+            sql = "UPDATE chat_messages SET state = 'kept' WHERE face = ? AND key = ?"
+            await db.execute(sql, platform, message.key)
+            sql = """UPDATE chat_messages SET state = 'done' WHERE face = ? AND key IN (
+                SELECT key FROM chat_messages WHERE face = ? AND chat = ? AND topic = ? AND state = 'kept'
+                ORDER BY at DESC, length(key) DESC, key DESC LIMIT 1000 OFFSET ?)"""
+            await db.execute(sql, platform, platform, place.chat, place.topic, MAX_KEPT_ANSWERS)
+
+        await self._database.write(act, repeatable=True)
+
+    async def kept_answers(self, platform: str, place: ChatPlace, *, now: float) -> list[ChatMessage]:
+        """Return the messages of a place whose answers are kept, oldest first, as long as the inbox knows them."""
+        sql = f"""SELECT {_MESSAGE_COLUMNS} FROM chat_messages
+            WHERE face = ? AND chat = ? AND topic = ? AND state = 'kept' AND at >= ?
+            ORDER BY at, length(key), key"""
+        values = (platform, place.chat, place.topic, now - DONE_KEY_TTL_S)
+        return [_message(*row) for row in await self._database.read(lambda db: db.fetch(sql, *values))]
+
     async def give_up_expired(self, platform: str, *, now: float) -> int:
         """Record that answers which could not be delivered for two days never will be; return their number."""
         sql = "UPDATE chat_messages SET state = 'done', at = ? WHERE face = ? AND state = 'open' AND at < ?"
         values = (now, platform, now - CHAT_MESSAGE_TTL_S)
         return await self._database.write(lambda db: db.execute(sql, *values))
+
+    async def forget_session(self, platform: str, session: str) -> None:
+        """Delete what is known of the users of a session that is deleted. The keys of its messages stay, so that
+        none is taken for a new one when it arrives again."""
+
+        async def act(db: Transaction) -> None:
+            await delete_questions(db, platform, session)
+            sql = """UPDATE chat_messages SET author = 0, place_name = '',
+                state = CASE state WHEN 'kept' THEN 'done' ELSE state END WHERE face = ? AND session = ?"""
+            await db.execute(sql, platform, session)
+
+        await self._database.write(act, repeatable=True)
 
     async def untold_notices(
         self, platform: str, place: ChatPlace, notices: Iterable[str], *, now: float, interval_s: float

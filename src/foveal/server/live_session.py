@@ -18,14 +18,12 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
 
-from msgspec.structs import replace
-
 from foveal.agent.loop import Agent
-from foveal.core.engine.operations import OPERATIONS, OperationRequest, newest_to_undo
+from foveal.core.engine.operations import OPERATIONS, OperationRequest
 from foveal.core.engine.report import Report
 from foveal.core.log.events import AnyFact, Content, Dialect, Event, ModelSaid, Noted, Rewound, UserSaid
 from foveal.core.models.cost import UsageTotals
-from foveal.errors import Busy, FovealError, LeaseLost, StoreError
+from foveal.errors import Busy, ContextOverflow, FovealError, LeaseLost, StoreError
 from foveal.memory.memory import Memory
 from foveal.ports import Hit, SessionEnd, SessionInfo
 from foveal.server.inbox import InboxEntry
@@ -349,18 +347,12 @@ class LiveSession:
         async with self._runtime.locks.lock(self.tenant, self.id):
             await self.session.append(Noted(text=text, topic=topic))
 
-    async def perform(
-        self, asked: OperationRequest, *, waits: bool = False, reduces_again: bool = False
-    ) -> Performed:
-        """Carry out an operation. With `reduces_again`, an undo without a handle takes back the newest reduction
-        also if the next request must be reduced again then."""
+    async def perform(self, asked: OperationRequest, *, waits: bool = False) -> Performed:
+        """Carry out an operation."""
         operation = OPERATIONS[asked.operation]
 
         async def work() -> Performed:
-            given = asked
-            if reduces_again and operation.name == "undo" and not asked.event:
-                given = replace(asked, event=newest_to_undo(await self.session.events()).handle)
-            done = await perform(self.session, given)
+            done = await perform(self.session, asked)
             if operation.name == "undo":
                 await self._agent.withdraw_recall_tools()
             elif operation.hides:
@@ -368,6 +360,27 @@ class LiveSession:
             return done
 
         return await self.change(work, what=operation.phrase, waits=waits)
+
+    async def undo_all(
+        self, choose: Callable[[list[Event]], Sequence[Event]], *, waits: bool = False
+    ) -> list[Performed]:
+        """Undo the events that `choose` finds in the log, the newest first, as far as the next request can be
+        reduced to fit without them; raises `ContextOverflow` if not even the newest can be undone."""
+
+        async def work() -> list[Performed]:
+            done: list[Performed] = []
+            for event in reversed(choose(await self.session.events())):
+                try:
+                    asked = OperationRequest(operation="undo", event=event.handle)
+                    done.append(await perform(self.session, asked))
+                except ContextOverflow:
+                    if not done:
+                        raise
+                    break
+            await self._agent.withdraw_recall_tools()
+            return done
+
+        return await self.change(work, what=OPERATIONS["undo"].phrase, waits=waits)
 
     async def compact(
         self, focus: str = "", *, agreed: bool = False, waits: bool = False

@@ -11,7 +11,7 @@ from pathlib import Path
 from foveal.ports import Store
 from foveal.server.databases import Database
 from foveal.server.databases.postgres_database import PostgresDatabase
-from foveal.stores.postgres.connection import MAX_CONNECTIONS, PostgresPool
+from foveal.stores.postgres.connection import MAX_CONNECTIONS, PostgresPool, SqlStatement
 from foveal.stores.postgres.leases import LEASE_TIMES, LeaseTimes, SessionLeases
 from foveal.stores.postgres.store import PostgresStore
 from foveal.stores.postgres.wakeups import PostgresWakeups
@@ -58,6 +58,11 @@ class PostgresStorage:
             return self._leases.epoch(tenant, session)
 
         return PostgresStore(self._pool, tenant, epoch_of=epoch_of, durable=durable)
+
+    async def tenants(self) -> list[str]:
+        statement = SqlStatement("SELECT DISTINCT tenant FROM foveal.session ORDER BY tenant")
+        (rows,) = await self._pool.run(None, statement, snapshot=True)
+        return [tenant for (tenant,) in rows]
 
     async def close(self) -> None:
         await self._leases.close()

@@ -9,14 +9,15 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import msgspec
 
+from foveal.agent.tool import Tool
 from foveal.config import Config
 from foveal.config.configured_provider import provider_from_config
 from foveal.core.log.events import AnyFact, Dialect, Event
@@ -25,10 +26,15 @@ from foveal.core.redaction import redact_fact, scrub
 from foveal.core.view.request import Fitted
 from foveal.errors import FovealError, ProviderError, StoreError
 from foveal.ports import Provider, Reply, ReplyPiece
+from foveal.server.audit import AuditTrail
+from foveal.server.budgets import Budgets
+from foveal.server.chat_questions import ChatQuestions
+from foveal.server.daily_usage import DailyUsage
 from foveal.server.databases import Database
 from foveal.server.inbox import Inbox
 from foveal.server.recently_used import RecentlyUsed
 from foveal.server.storage import Storage
+from foveal.server.webhook import Webhook
 from foveal.stores.session_locks import Locks
 
 # ── Service events ─────────────────────────────────────────────────────────────────────────────────────
@@ -196,6 +202,14 @@ class BusyOrIdle(Protocol):
     def is_busy(self) -> bool: ...
 
 
+def _provider_settings(config: Config, agent: str) -> tuple[Any, ...]:
+    """Return what a provider depends on; () if there is no such agent."""
+    if agent and agent not in config.agents:
+        return ()
+    chosen = config.agent(agent) if agent else config
+    return chosen.model, chosen.get("base_url"), chosen.get("window")
+
+
 class Runtime:
     def __init__(
         self,
@@ -212,8 +226,17 @@ class Runtime:
         self.storage = storage
         self.environment = environment
         self.clock = clock
+        self.webhook: Webhook | None = Webhook.of(config, clock)
         self.database: Database = storage.open_database()
         self.inbox: Inbox = Inbox(self.database)
+        self.questions: ChatQuestions = ChatQuestions(
+            self.database, storage.wakeups, clock=clock, poll_s=answer_poll_s
+        )
+        self.chat_tools: dict[str, Sequence[Tool]] = {}
+        """Tools that the model gets in the chats of a chat app, by its name; what composes the server sets them."""
+        self.audit: AuditTrail = AuditTrail(self.database, clock=clock)
+        self.usage: DailyUsage = DailyUsage(self.database, clock=clock)
+        self.budgets: Budgets = Budgets(config, self.database, clock=clock)
         self.locks: Locks = storage.open_locks()
         self.redact: Callable[[AnyFact], AnyFact] | None = (
             redact_fact if config.get("server.redact") else None
@@ -233,13 +256,32 @@ class Runtime:
         self._is_count_due = False
         """The inbox has changed since it was counted."""
         self._observers: list[Observer] = []
-        self._delete_hooks: list[DeleteHook] = []
+        self._delete_hooks: list[DeleteHook] = [self.budgets.forget_conversation]
         self._download_progress: Callable[[Any], None] = lambda _: None
         self._make_provider = make_provider
         self._providers: OrderedDict[tuple[str, str], Provider] = OrderedDict()
         """By agent and model, "" for the configured one; the one used last is at the end."""
         self._in_use: WeakValueDictionary[tuple[str, str], Provider] = WeakValueDictionary()
         """Includes providers that left `_providers` while a session still uses them."""
+        self._replaced: WeakSet[Provider] = WeakSet()
+        """Providers that sessions may still use, with the settings of an earlier configuration."""
+
+    def use_config(self, config: Config) -> None:
+        """Use another configuration from now on. What a component has derived from the one before, it derives again
+        when it sees that `config` is another object; providers with other settings are made anew."""
+        before, self.config = self.config, config
+        self.budgets.use(config)
+        self.redact = redact_fact if config.get("server.redact") else None
+        for key, provider in {**self._in_use, **self._providers}.items():
+            if _provider_settings(before, key[0]) != _provider_settings(config, key[0]):
+                self._replaced.add(provider)
+                self._providers.pop(key, None)
+                self._in_use.pop(key, None)
+
+    def check_provider(self, config: Config) -> None:
+        """Raise `ProviderError` if a configuration names a model that cannot be used."""
+        if config.get("model"):
+            self._make_provider(config, None, environment=self.environment, progress=self._download_progress)
 
     def config_of(self, agent: str) -> Config:
         """Return the configuration of a named agent; "" is that of the server. Raises `BadSetting`."""
@@ -314,12 +356,17 @@ class Runtime:
         self._download_progress = progress
 
     def emit(self, event: ServiceEvent) -> None:
-        """Pass an event to all observers. Their errors are logged and ignored."""
-        for observer in self._observers:
+        """Count the usage of stored events, and pass an event to all observers. Their errors are logged and
+        ignored."""
+        for observer in (self._count_usage, *self._observers):
             try:
                 observer(event)
             except Exception as problem:  # noqa: BLE001 (an observer must not break the service)
                 LOG.error("an observer failed: %s", type(problem).__name__)
+
+    def _count_usage(self, event: ServiceEvent) -> None:
+        if isinstance(event, EventsStored):
+            self.usage.add(event.tenant, event.session, event.events)
 
     async def emit_inbox_count(self) -> None:
         """Report the number of unanswered messages."""
@@ -358,9 +405,12 @@ class Runtime:
         if self._counting is not None:
             self._counting.cancel()
             await asyncio.wait([self._counting])
+        await self.usage.close()
+        await self.audit.close()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.storage.close)
             stack.push_async_callback(self.locks.close)
             stack.push_async_callback(self.database.close)
-            for provider in {*self._providers.values(), *self._in_use.values()}:
+            stack.push_async_callback(self.budgets.close)
+            for provider in {*self._providers.values(), *self._in_use.values(), *self._replaced}:
                 stack.push_async_callback(provider.close)

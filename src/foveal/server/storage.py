@@ -107,6 +107,10 @@ class Storage(Protocol):
         """Return the sessions of a tenant. With `durable=False` an append does not wait for the disk."""
         ...
 
+    async def tenants(self) -> list[str]:
+        """Return the names of the tenants that have sessions."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -131,10 +135,19 @@ async def open_service_database(
     config: Config, environment: Mapping[str, str], *, folder: Path | None = None
 ) -> AsyncIterator[Database]:
     """Open the service's tables for a command that runs beside the server."""
+    async with open_service_storage(config, environment, folder=folder) as (_, database):
+        yield database
+
+
+@asynccontextmanager
+async def open_service_storage(
+    config: Config, environment: Mapping[str, str], *, folder: Path | None = None
+) -> AsyncIterator[tuple[Storage, Database]]:
+    """Open the storage and its tables for a command that runs beside the server."""
     storage = open_storage(config, environment, folder=folder)
     database = storage.open_database()
     try:
-        yield database
+        yield storage, database
     finally:
         await database.close()
         await storage.close()
@@ -194,6 +207,9 @@ class FolderStorage:
     def open_store(self, tenant: str, *, durable: bool = True) -> Store:
         path = self.data_folder.tenant_file(tenant)
         return SqliteStore(path, durability="full" if durable else "normal", files=self._files)
+
+    async def tenants(self) -> list[str]:
+        return sorted(path.stem for path in self.data_folder.tenant_file("x").parent.glob("*.db"))
 
     async def close(self) -> None:
         await self._files.close()

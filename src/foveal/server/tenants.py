@@ -11,21 +11,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from foveal.agent.log_recall import memory_tools, recall_tools
+from foveal.agent.log_recall import branch_tools, managing_tools, memory_tools, recall_tools
 from foveal.agent.loop import Agent
 from foveal.agent.tool import Tool, Toolbox
 from foveal.config import Config
 from foveal.config.keys import denied_tools
 from foveal.core.compaction.summariser import Summariser
+from foveal.core.engine.reviews import ReductionHook
 from foveal.core.engine.settings import resolve_settings
 from foveal.core.log.events import MEMORY_LOG_PREFIX, AnyFact, Event, Instructed, Opened, UserSaid
 from foveal.core.models.model import Model
+from foveal.core.policies import Policy
+from foveal.core.reduction.truncation import Limits
 from foveal.errors import (
     AgentRemoved,
     AnsweredElsewhere,
@@ -40,7 +43,9 @@ from foveal.memory.memory import Memory
 from foveal.ports import Provider, SessionEnd, SessionInfo, Store
 from foveal.providers.ollama_window import ensure_ollama_window
 from foveal.providers.summariser import native_summariser_for, summariser_for
+from foveal.server.budgets import BudgetedProvider, Spender
 from foveal.server.chat_markers import OwnMessages, author_of, with_own_words
+from foveal.server.chat_questions import MAX_QUESTION_CHARS
 from foveal.server.chat_records import Chats, find_place
 from foveal.server.inbox import CONFIGURED_SETUP, InboxEntry, SessionSetup
 from foveal.server.live_session import LiveSession, TurnListener
@@ -55,12 +60,20 @@ from foveal.stores import check_tenant_name
 MAX_SESSION_ID_CHARS: Final = 200
 MAX_IDLE_MEMORIES: Final = 256
 """Memories of a tenant's users that stay in memory while they are not used."""
+MAX_CHAT_RESULT_TOKENS: Final = 8_000
+"""Tokens of a tool's result that the model sees in a chat, if they are less than this share of the window."""
+MAX_CHAT_RESULT_SHARE: Final = 0.1
 PROXY_ORIGIN: Final = "drop-in"
 """Origin of sessions that the proxy opened for clients which resend their whole history; stored in logs."""
 DEFAULT_SYSTEM_PROMPT: Final = files("foveal.server").joinpath("system.md").read_text("utf-8").strip()
 CHAT_NOTICE: Final = files("foveal.server").joinpath("chat_notice.md").read_text("utf-8").strip()
 CHAT_SYSTEM_PROMPT: Final = f"{DEFAULT_SYSTEM_PROMPT}\n\n{CHAT_NOTICE}"
 """For sessions of the chat gateways: it explains the lines that a gateway adds to a message."""
+
+CHAT_DENIAL: Final = (
+    "This call was not run: the owner of the bot did not allow it or did not answer in time, or its arguments have "
+    f"more than {MAX_QUESTION_CHARS:,} characters. Say so, and do not try the same in another way."
+)
 
 
 class _Answering(NamedTuple):
@@ -187,6 +200,8 @@ class Tenant:
             async with self.runtime.locks.lock(self.name, id):
                 await live.session.delete()
                 await self.runtime.inbox.delete_session(self.name, id)
+                if find_place(self.name, id) is not None:
+                    await Chats(self.runtime.database).forget_session(self.name, id)
         self._drop(id)
         await live.close()
 
@@ -246,6 +261,8 @@ class Tenant:
             with suppress(UnknownSession):  # another process has erased it
                 await self.delete(id)
         await self.memory(user).erase()
+        await self.runtime.usage.forget_user(self.name, user)
+        await self.runtime.budgets.forget_user(self.name, user)
         return ErasedUser(sorted(sessions), kept)
 
     async def _groups_of(self, user: str) -> dict[str, tuple[int, bool]]:
@@ -279,18 +296,21 @@ class Tenant:
         if not users <= {user}:
             raise BadSetting("continue_from", origin, "this session has words or the memory of another user")
 
-    async def _memory_of(self, entry: InboxEntry, *, user: str) -> Memory | None:
-        """Return the memory of the user who wrote a message: that of the session's user, or in a chat that of the
-        author, because several people may speak there."""
-        if not self.has_memories:
-            return None
-        if not user and find_place(self.name, entry.session) is not None:
-            message = await Chats(self.runtime.database).find_message(self.name, entry.key)
-            is_written = message is not None and message.author and message.session == entry.session
-            user = str(message.author) if message is not None and is_written else ""
-        return self.memory(user) if user else None
+    async def _author_of(self, entry: InboxEntry, *, user: str) -> str:
+        """Return the user who wrote a message: that of the session, or in a chat the author, because several people
+        may speak there; "" if that is not known."""
+        if user or find_place(self.name, entry.session) is None:
+            return user
+        message = await Chats(self.runtime.database).find_message(self.name, entry.key)
+        is_written = message is not None and message.author and message.session == entry.session
+        return str(message.author) if message is not None and is_written else ""
 
     # ── Opening ──────────────────────────────────────────────────────────────────────────────────────
+
+    def reduction_hook(self, id: str) -> ReductionHook | None:
+        """Return what asks the operator's webhook before each cut of a session; None without a webhook."""
+        webhook = self.runtime.webhook
+        return None if webhook is None else partial(webhook.ask, tenant=self.name, session=id)
 
     def session_options(
         self, id: str, *, prepares_summaries: Callable[[], bool] = lambda: True
@@ -353,7 +373,23 @@ class Tenant:
         runtime = self.runtime
         agent_name, config, provider = await self._answering(id)
         setup = await runtime.inbox.session_setup(self.name, id) or SessionSetup()
+        spender = Spender(self.name, user=setup.user, conversation=id, agent=agent_name)
+
+        async def memory_of(entry: InboxEntry) -> Memory | None:
+            """Let the author of a message spend, and return the author's memory."""
+            nonlocal spender
+            author = await self._author_of(entry, user=setup.user)
+            spender = spender._replace(user=author)
+            return self.memory(author) if author and self.has_memories else None
+
+        def budgeted(provider: Provider) -> Provider:
+            if isinstance(provider, UnavailableProvider) or not runtime.budgets.limit_tenant(self.name):
+                return provider
+            return BudgetedProvider(provider, runtime.budgets, lambda: spender)
+
+        provider = budgeted(provider)
         memories = [self.memory(setup.user)] if setup.user and self.has_memories else []
+        own = runtime.chat_tools.get(self.name, ()) if find_place(self.name, id) is not None else ()
         session = await Session.open(
             self.store,
             id,
@@ -362,24 +398,37 @@ class Tenant:
             origin=origin,
             summarise=[
                 *([native_summariser_for(provider)] if config.summarises_natively else []),
-                *self.summarisers(agent_name if agent_name in runtime.config.agents else ""),
+                *self.summarisers(agent_name if agent_name in runtime.config.agents else "", budgeted),
                 summariser_for(provider),
             ],
+            on_reduction=self.reduction_hook(id),
             clock=runtime.clock,
             options=self.session_options(id, prepares_summaries=lambda: runtime.request_summary is None),
             begin=begin,
-            **config.session(provider.model),
+            **_session_settings(config, provider.model, own),
         )
         learning = self._learning_tools(session, setup, memories)
-        tools = [*learning, *recall_tools(session, counting=session.counter, memories=memories)]
+        if config.get("tools.branches"):
+            own = [*own, *branch_tools(session)]
+        managing = managing_tools(session) if config.get("context.model_cuts") else []
+        tools = [
+            *own,
+            *learning,
+            *managing,
+            *recall_tools(session, counting=session.counter, memories=memories),
+        ]
         denied = denied_tools([tool.name for tool in tools], config.get("tools.deny"))
         offered = Toolbox([tool for tool in tools if tool.name not in denied])
         agent = Agent(
             session,
             provider,
-            offered if learning else Toolbox(()),  # beside other tools, those of recall move no prefix later
+            offered
+            if learning or own or managing
+            else Toolbox(()),  # beside other tools, those of recall move no prefix later
             recall_tools=offered,
             max_tool_iterations=config.get("max_tool_iterations"),
+            denied_result=CHAT_DENIAL,
+            hooks=[provider.tell_model] if isinstance(provider, BudgetedProvider) else [],
         )
         return LiveSession(
             self,
@@ -387,7 +436,7 @@ class Tenant:
             agent_name=agent_name,
             user=setup.user,
             memories=memories,
-            memory_of=partial(self._memory_of, user=setup.user),
+            memory_of=memory_of,
             pauses_on_disconnect=config.get("on_disconnect") == "pause",
         )
 
@@ -440,11 +489,14 @@ class Tenant:
         newest = await last_opened(self.store, id)
         return (newest or first).model
 
-    def summarisers(self, agent: str = "") -> list[Summariser]:
-        """Return the configured summariser if it is available; the session's own model is tried after it."""
+    def summarisers(
+        self, agent: str = "", budgeted: Callable[[Provider], Provider] = lambda provider: provider
+    ) -> list[Summariser]:
+        """Return the configured summariser if it is available; the session's own model is tried after it.
+        `budgeted` has its requests counted."""
         other = self.runtime.config_of(agent).summariser
         try:
-            return [summariser_for(self.runtime.provider(other, agent=agent))] if other else []
+            return [summariser_for(budgeted(self.runtime.provider(other, agent=agent)))] if other else []
         except ProviderError as problem:
             LOG.error("compaction.model is unavailable: %s", problem.code)
             return []
@@ -461,6 +513,20 @@ class Tenant:
         live = self._live_sessions.setdefault(live.id, live)
         self.runtime.recent_sessions.add((self.name, live.id), live)
         return live
+
+
+def _session_settings(config: Config, model: Model, tools: Sequence[Tool]) -> dict[str, Any]:
+    """Return the settings of a session. Of a result of these tools the model sees a part, and can look up the rest,
+    unless the configuration has another limit or a policy that shows new results whole."""
+    settings = config.session(model)
+    policy: Policy = settings["policy"]
+    is_set = config.get("context.max_tool_result_tokens") is not None
+    if is_set or policy.asks or policy.ladder == "off":
+        return settings
+    room = int((config.get("window") or model.window) * MAX_CHAT_RESULT_SHARE)
+    limits = replace(policy.clip or Limits(), tokens=min(MAX_CHAT_RESULT_TOKENS, room))
+    own = {tool.name: limits for tool in tools}
+    return settings | {"policy": replace(policy, clip_tools=own | dict(policy.clip_tools))}
 
 
 def new_session_id() -> str:

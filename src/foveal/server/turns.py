@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from foveal.agent.events import (
     AgentEvent,
+    BudgetReached,
     MemoryChanged,
     ModelAnswered,
     PromptReading,
@@ -31,13 +32,15 @@ from foveal.agent.events import (
 )
 from foveal.agent.loop import Agent
 from foveal.core.engine.report import Report
-from foveal.core.log.events import Event, ModelSaid, Noted, UserSaid, calls_of, text_of
+from foveal.core.log.events import Call, Event, ModelSaid, Noted, UserSaid, calls_of, text_of
 from foveal.core.redaction import StreamRedactor, scrub
-from foveal.errors import FovealError, LeaseLost, ProviderError, StoreUnusable
+from foveal.errors import BudgetExceeded, FovealError, LeaseLost, ProviderError, StoreUnusable
 from foveal.memory.attached import MEMORY_NOTE_TOPIC, obeyed_notes
 from foveal.memory.model_tools import MEMORY_TOOL_NAMES, changed_text
 from foveal.ports import ReplyPiece
+from foveal.server.budgets import BUDGET_NOTE_TOPIC, notices_of
 from foveal.server.chat_markers import with_own_words
+from foveal.server.chat_questions import MAX_QUESTION_CHARS, ChatQuestion, question_id
 from foveal.server.inbox import InboxEntry
 from foveal.server.runtime import Runtime, TurnBegan, TurnEnded, UnavailableProvider
 from foveal.sessions.log_reader import read_slices
@@ -64,10 +67,12 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     """What went wrong, as a message for users."""
     code: str = ""
-    """The `code` of a `ProviderError`, or the class name of another error."""
+    """The `code` of a `ProviderError`, `budget_exceeded` or `price_unknown`, or the class name of another error."""
     report: Report | None = None
     is_pending: bool = False
     """The message is still in the inbox and will be answered later."""
+    wait_s: float | None = None
+    """Seconds until the period of a spending limit ends that the turn has reached; else None."""
 
 
 class Turn:
@@ -216,6 +221,9 @@ class TurnRunner:
         self._entry = entry
         self._turn = turn
         self._report: Report | None = None
+        agent.approve = self._ask
+        self._asked: set[str] = set()
+        """Questions that another process has asked."""
         self._problem = ""
         """Why the turn ended without an answer."""
 
@@ -324,7 +332,7 @@ class TurnRunner:
         """Write the message to the log unless a process that died did so; return the answer it stored, if any."""
         handle, answer = await self._find_in_log()
         if self._entry.kind == "again" or handle:
-            await self._agent.resume()
+            await self._agent.resume(runs_later=self._awaits_answer)
         else:
             note = Noted(text=self._entry.turn_id, topic=TURN_NOTE_TOPIC)
             handle = (
@@ -336,6 +344,41 @@ class TurnRunner:
             for note in await self._heard_notes(handle):
                 self._turn.emit(MemoryChanged(text=note.text))
         return answer
+
+    async def _ask(self, call: Call, description: str) -> bool:
+        """Ask the chat of the session whether a call may run. If the turn is stopped meanwhile, the question ends,
+        unless the server stops: then it waits for the turn to continue."""
+        runtime, turn, id = self._runtime, self._turn, question_id(self._turn.id, call)
+        now, minutes = runtime.clock(), runtime.config.get("server.approval_minutes")
+        text = self._agent.tools.preview(call.name, call.arguments) or description
+        if len(text) > MAX_QUESTION_CHARS:
+            return False
+        question = ChatQuestion(
+            id=id,
+            session=turn.session,
+            key=self._entry.key,
+            tool=call.name,
+            text=runtime.storable_text(text),
+            at=now,
+            until=now + minutes * 60.0,
+        )
+        try:
+            if id in self._asked:
+                return await runtime.questions.wait(turn.tenant, id)
+            return await runtime.questions.ask(turn.tenant, question)
+        except asyncio.CancelledError:
+            if not runtime.is_closing:
+                await asyncio.shield(runtime.questions.withdraw(turn.tenant, id))
+            raise
+        finally:
+            self._asked.discard(id)
+
+    async def _awaits_answer(self, call: Call) -> bool:
+        """Return whether a call waits for an answer since another process asked."""
+        id = question_id(self._turn.id, call)
+        is_waiting = await self._runtime.questions.is_waiting(self._turn.tenant, id)
+        self._asked |= {id} if is_waiting else set()
+        return is_waiting
 
     async def _heard_notes(self, handle: str) -> list[Noted]:
         """Obey what the author of the message says about remembering, and note it in the log. A message that is
@@ -364,6 +407,9 @@ class TurnRunner:
             if isinstance(event, TurnFinished):
                 why, self._problem, self._report = event.why, event.problem, _without_events(event.report)
                 event = TurnFinished(why=why, problem=self._problem, report=self._report)
+            for notice in notices_of(provider):
+                await self._session.append(Noted(text=notice, topic=BUDGET_NOTE_TOPIC))
+                self._turn.emit(BudgetReached(text=notice))
             self._turn.emit(event)
             if isinstance(event, ToolFinished) and event.call.name in MEMORY_TOOL_NAMES:
                 await self._note_change(changed_text(event.text))
@@ -452,7 +498,13 @@ def failed_outcome(problem: BaseException, *, text: str = "", is_pending: bool =
         code = problem.code or code
     if is_pending:
         message = f"the message is kept and will be answered later: {message}"
-    return TurnOutcome(why="failed", text=text, problem=message, code=code, is_pending=is_pending)
+    wait_s = None
+    if isinstance(problem, BudgetExceeded):
+        is_priced = problem.estimate is not None
+        code, wait_s = ("budget_exceeded", problem.wait_s) if is_priced else ("price_unknown", None)
+    return TurnOutcome(
+        why="failed", text=text, problem=message, code=code, is_pending=is_pending, wait_s=wait_s
+    )
 
 
 def postponed_outcome() -> TurnOutcome:
@@ -477,6 +529,8 @@ async def end_turn_from_log(session: Session, entry: InboxEntry | None, turn: Tu
     for event in _events_of_turn(events, entry):
         if isinstance(event.fact, Noted) and event.fact.topic == MEMORY_NOTE_TOPIC:
             turn.emit(MemoryChanged(text=event.fact.text))
+        elif isinstance(event.fact, Noted) and event.fact.topic == BUDGET_NOTE_TOPIC:
+            turn.emit(BudgetReached(text=event.fact.text))
     if answer is not None:
         turn.emit(answer)
     if entry.why in ("answered", "steps", "denied"):

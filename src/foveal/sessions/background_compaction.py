@@ -152,6 +152,11 @@ class BackgroundCompaction:
             return outcome
         return failed_compaction(job.plan, RANGE_CHANGED, outcome)
 
+    @property
+    def taken_focus(self) -> str:
+        """The focus of the summary that was taken last."""
+        return "" if self._last_taken is None else self._last_taken[0].plan.focus
+
     def is_outdated(self, view: View) -> bool:
         """Return whether the range of the summary, written or not, has changed. An expansion ends with the user's
         next message and does not count."""

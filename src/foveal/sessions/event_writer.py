@@ -31,6 +31,7 @@ from foveal.core.log.events import (
     ToolReturned,
     parse_handle,
 )
+from foveal.core.models.spending import SpendingLimit
 from foveal.core.view.checkpoint import needed_seqs
 from foveal.core.view.fold import always_refolds, needs_refold
 from foveal.core.view.view import View
@@ -146,6 +147,12 @@ class EventWriter:
         self.settings = self.settings._replace(caps=replace(self.settings.caps, reserve=tokens))
         if self._engine is not None:
             self._engine.set_reserve(tokens)
+
+    def set_limit(self, limits: tuple[SpendingLimit, ...]) -> None:
+        """Allow the next requests to spend this much."""
+        self.settings = self.settings._replace(caps=replace(self.settings.caps, limit=limits))
+        if self._engine is not None:
+            self._engine.set_limit(limits)
 
     def discard_engine(self) -> None:
         """Discard the engine: what it holds is not stored, or was erased."""
@@ -280,9 +287,12 @@ class EventWriter:
         """Return a fact as it will be stored."""
         return fact if self._options.redact is None else self._options.redact(fact)
 
-    async def commit(self, facts: Sequence[AnyFact]) -> list[Event]:
+    async def commit(
+        self, facts: Sequence[AnyFact], *, end: Callable[[View, Sequence[Event]], AnyFact] | None = None
+    ) -> list[Event]:
         """Store facts after the newest event; try again, up to `MAX_CONFLICTS` times, when another writer was
-        faster."""
+        faster. `end` returns a last fact, stored together with them, from the view and the events of `facts`; none
+        of these may be one that changes which earlier events count."""
         facts = await _each(self.redact, facts)
         await self.load()
         if self._erased:
@@ -298,6 +308,8 @@ class EventWriter:
             now = self._clock()
             self._engine = None  # from here until everything is stored, memory is ahead of the store
             events = await _each(partial(engine.append, at=now), facts)
+            if end is not None:
+                events.append(engine.append(self.redact(end(engine.view, events)), at=now))
             if ends_expansion:
                 engine.take_over_request(before, before.prefix_mover or events[0])
             if await self.store_appended(engine, first):

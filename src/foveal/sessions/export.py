@@ -10,24 +10,18 @@ from typing import Final
 
 from foveal import transcripts
 from foveal.core import wire
-from foveal.core.log.events import Dialect, Event, ModelSaid, ToolReturned, UserSaid, calls_of, text_of
+from foveal.core.log.events import Event, ModelSaid, ToolReturned, UserSaid, calls_of, text_of
 from foveal.ports import SessionInfo, Store
 from foveal.sessions.log_reader import find_effective, fold_view, read_slices
 
-EXPORT_DIALECTS: Final[dict[str, Dialect]] = {
-    "openai": "openai_chat",
-    "responses": "openai_responses",
-    "anthropic": "anthropic",
-    "gemini": "gemini",
-}
-"""Message formats by the names that commands use; the format `foveal` keeps every event."""
-EXPORT_FORMATS: Final = ("foveal", "markdown", *EXPORT_DIALECTS)
+EXPORT_FORMATS: Final = ("foveal", "markdown", *wire.DIALECTS)
+"""The format `foveal` keeps every event."""
 _BACKQUOTES: Final = re.compile("`+")
 
 
 class SessionExport:
     """A session as a file that is written in parts: JSON Lines for `foveal`, which `foveal import` reads; Markdown
-    for people; else a JSON list of the dialect's messages. Events that are stored meanwhile are not in it."""
+    for people; else a JSON list of messages of a dialect. Events that are stored meanwhile are not in it."""
 
     def __init__(self, store: Store, info: SessionInfo, format: str) -> None:
         self.size: str = ""
@@ -42,7 +36,7 @@ class SessionExport:
             return
         if self._format != "foveal":
             view = await fold_view(self._store, self._info.id, end=self._info.events)
-            messages = transcripts.write_view(view, EXPORT_DIALECTS[self._format])
+            messages = transcripts.write_view(view, wire.checked_dialect(self._format))
             for number, message in enumerate(messages):
                 text = json.dumps(message, indent=2).replace("\n", "\n  ")
                 yield f"{',' if number else '['}\n  {text}".encode()

@@ -9,7 +9,7 @@ Compaction on request: the user's `compact` and `agree`, and `prepare` for a sum
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -27,6 +27,7 @@ from foveal.core.engine.operations import (
     newest_reduction,
     plan_manual_compaction,
 )
+from foveal.core.engine.reviews import ProposedCut, Wish
 from foveal.core.engine.sent_requests import SentRequests
 from foveal.core.engine.summary_job import SummaryJob, failed_compaction
 from foveal.core.log.events import AnyFact, Compacted, CompactionFailed, Event
@@ -50,21 +51,24 @@ class RequestFitter:
         clock: Callable[[], float],
         *,
         prepares_summaries: Callable[[], bool],
+        review: Callable[[ProposedCut, int], Awaitable[Wish]] | None = None,
     ) -> None:
         self.requests: SentRequests = SentRequests()
         self._writer = writer
         self._background = background
         self._clock = clock
         self._prepares_summaries = prepares_summaries
+        self._review = review
         self._fitted: tuple[Engine, int] | None = None
         """The engine of the last request, and its next seq then."""
 
     async def fit(self, *, may_start_summary: bool, may_exceed: bool = False) -> Fitted | None:
         """Return the next request, or None if the caller must wait for a summary first. Raises `ContextOverflow`
-        if it does not fit; with `may_exceed`, return the smallest request instead."""
+        if it does not fit; with `may_exceed`, return the smallest request instead. Raises `BudgetExceeded`."""
         engine = await self._reduced(may_start_summary=may_start_summary, may_exceed=may_exceed)
         if engine is None:
             return None
+        engine.check_spending(at=self._clock())
         fitted = await offload(partial(self._make_request, engine), events=self._unfitted(engine))
         self._fitted = (engine, engine.next_seq)
         if self._prepares_summaries():
@@ -87,6 +91,7 @@ class RequestFitter:
         """Reduce and store what was reduced; return None if the caller must wait for a summary first."""
         engine = await self._writer.refresh()
         now = self._clock()
+        engine.check_spending(at=now, sends=False)  # a summary has its price too
         for _ in range(MAX_CONFLICTS):
             first = engine.next_seq
             try:
@@ -150,7 +155,8 @@ class RequestFitter:
         health = engine.compaction_health
         if not self._background.is_idle or not self._background.may_ask_model(health) or health.is_paused:
             return None
-        return foresee(engine.view, engine.budget(), self.requests.moment(engine), engine.policy)
+        plan = foresee(engine.view, engine.budget(), self.requests.moment(engine), engine.policy)
+        return None if plan is None else replace(plan, focus=health.focus)
 
     async def _reduce(self, engine: Engine, moment: Moment, now: float, *, may_start_summary: bool) -> bool:
         """Reduce until the request fits, or as far as the user has agreed to; return False if a summary is being
@@ -158,14 +164,19 @@ class RequestFitter:
         outdated = self._background.take_outdated(engine.view)
         if outdated is not None:
             engine.append(outdated, at=now)
-        steps = engine.reduction_steps(moment, at=now)
-        outcome: CompactionOutcome | None = None
+        steps = engine.reduction_steps(moment, at=now, is_reviewed=self._review is not None)
+        outcome: CompactionOutcome | Wish | None = None
+        wished: Wish | None = None
         while True:
             work = partial(_next_plan, steps, outcome)
             plan = await offload(work, events=self._unfitted(engine))
             if plan is None:
                 return True
-            outcome = self._take_summary(engine)
+            if not isinstance(plan, Plan):
+                assert self._review is not None
+                outcome = wished = await self._review(plan, engine.next_seq)
+                continue
+            outcome = self._take_summary(engine, plan, wished)
             may_ask = may_start_summary and plan.ask
             if outcome is None and may_ask and self._background.may_ask_model(engine.compaction_health):
                 is_forced = moment.agreed or engine.view.units > engine.budget().hard
@@ -174,22 +185,27 @@ class RequestFitter:
                 if is_forced:
                     return False
             elif outcome is None:
-                outcome = await self._write_ledger(engine, plan)
+                outcome = await self.write_ledger(engine, plan)
 
     def _unfitted(self, engine: Engine) -> int:
         """Return how many events were not part of the last request of this engine."""
         first = self._fitted[1] if self._fitted is not None and self._fitted[0] is engine else 0
         return min(engine.next_seq - first, len(engine.log))
 
-    def _take_summary(self, engine: Engine) -> Compacted | None:
+    def _take_summary(self, engine: Engine, plan: Plan, wished: Wish | None) -> Compacted | None:
         """Return the finished background summary if it can be used; if it cannot, record that."""
         outcome = self._background.take(engine.view)
+        if isinstance(outcome, Compacted):
+            keep = () if wished is None else wished.keep
+            hides = any(outcome.first <= seq <= outcome.last and seq not in outcome.keep for seq in keep)
+            if hides or plan.focus != self._background.taken_focus:
+                outcome = failed_compaction(outcome, REPLACED, outcome)
         if isinstance(outcome, CompactionFailed):
             engine.append(outcome, at=self._clock())
             return None
         return outcome
 
-    async def _write_ledger(self, engine: Engine, plan: Plan) -> CompactionOutcome:
+    async def write_ledger(self, engine: Engine, plan: Plan) -> CompactionOutcome:
         """Return the summary of a range without a model. What an earlier ledger of the range has read is not read
         again, so that the work is proportional to what is new in it."""
         index = engine.ledger_index
@@ -252,8 +268,9 @@ class RequestFitter:
 
 
 def _next_plan(
-    steps: Generator[Plan, CompactionOutcome | None, Budget], outcome: CompactionOutcome | None
-) -> Plan | None:
+    steps: Generator[Plan | ProposedCut, CompactionOutcome | Wish | None, Budget],
+    outcome: CompactionOutcome | Wish | None,
+) -> Plan | ProposedCut | None:
     """Return the next plan of a generator, None at its end: a thread cannot raise `StopIteration`."""
     try:
         return steps.send(outcome)

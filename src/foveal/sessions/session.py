@@ -16,34 +16,62 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, NoReturn, Self, Unpack
 
 from msgspec.structs import replace
 
+from foveal.branches.branch import Branch
 from foveal.context.prompt_file import prompt_text
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
+from foveal.core.engine.asked_cut import (
+    CONTEXT_CUT,
+    CONTEXT_STATUS,
+    CONTEXT_TOOL_NAMES,
+    cut_answer,
+    plan_asked_cut,
+    read_cut_request,
+    refusal_text,
+    status_text,
+)
+from foveal.core.engine.branches import (
+    BranchStatus,
+    branch_ended,
+    branched,
+    fold_handle,
+    joined_messages,
+    kept_in,
+    list_branches,
+)
 from foveal.core.engine.context_arguments import (
     check_extras,
     check_seq,
     check_session_id,
     check_store,
     check_text,
-    checked_dialect,
     checked_facts,
     checked_list,
 )
 from foveal.core.engine.engine import Engine
-from foveal.core.engine.event_status import EventStatus, event_status
-from foveal.core.engine.operations import OPERATIONS, OperationArguments, OperationName, decide, seq_of
+from foveal.core.engine.event_status import EventStatus, event_status, prioritised_status
+from foveal.core.engine.operations import (
+    OPERATIONS,
+    OperationArguments,
+    OperationName,
+    decide,
+    focus_fact,
+    seq_of,
+)
 from foveal.core.engine.report import Report, report
+from foveal.core.engine.reviews import ProposedCut, ReductionHook, Wish, failed_wish, read_wish
 from foveal.core.engine.settings import (
     EngineSettings,
     SettingArguments,
     check_room,
+    lost_policy,
     opened_fact,
     opens_anew,
     recorded_reserve,
@@ -54,12 +82,17 @@ from foveal.core.engine.unreadable_summaries import Unreadable, unreadable_after
 from foveal.core.engine.user_statements import UserStatement, list_statements
 from foveal.core.log.events import (
     AnyFact,
+    Branched,
+    BranchEnded,
     Call,
-    Dialect,
+    Compacted,
+    DialectName,
     Equipped,
     Event,
     Instructed,
     ModelSaid,
+    Opened,
+    Priority,
     Reverted,
     Rewound,
     SnapshotTaken,
@@ -71,10 +104,23 @@ from foveal.core.log.events import (
 from foveal.core.models.budget import Caps
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
+from foveal.core.models.spending import LimitText, read_limits
 from foveal.core.policies.ladder.mask import mask_refused_media
 from foveal.core.tokens.counter import Counter
+from foveal.core.view.fold import effective_events
 from foveal.core.view.request import Fitted, ReducedCounts
-from foveal.errors import BadSetting, Conflict, SessionExists, UnknownSession, UsageMissing
+from foveal.core.view.view import View
+from foveal.core.wire.tool_schemas import parse_arguments
+from foveal.errors import (
+    BadSetting,
+    Conflict,
+    FovealError,
+    ReductionHookFailed,
+    SessionExists,
+    SettingsChanged,
+    UnknownSession,
+    UsageMissing,
+)
 from foveal.memory.attached import checked_memories, current_text, heard_notes
 from foveal.memory.memory import Memory
 from foveal.ports import Hit, SessionEnd, SessionInfo, Store
@@ -111,6 +157,7 @@ class Session:
         background: Writes summaries while other calls are served.
         options: Redaction, a callback for stored events, and when summaries are prepared.
         memories: What is known from earlier conversations; every request shows it.
+        on_reduction: Sees each cut before it is made.
 
     Examples:
         ```python
@@ -133,6 +180,7 @@ class Session:
         *,
         options: SessionOptions = DEFAULT_OPTIONS,
         memories: tuple[Memory, ...] = (),
+        on_reduction: ReductionHook | None = None,
     ) -> None:
         self.store = store
         """The store that has the session."""
@@ -144,6 +192,7 @@ class Session:
         if not settings.caps.max_messages:
             settings = settings._replace(caps=replace(settings.caps, max_messages=max_events * 3 // 4))
         self._options = options
+        self._hook = on_reduction
         self._writer = EventWriter(
             store, id, settings, clock, max_events_in_memory=max_events, options=options
         )
@@ -151,7 +200,11 @@ class Session:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._fitter = RequestFitter(
-            self._writer, background, clock, prepares_summaries=options.prepares_summaries
+            self._writer,
+            background,
+            clock,
+            prepares_summaries=options.prepares_summaries,
+            review=None if on_reduction is None else self._review,
         )
         self._manual = ManualCompaction(self._writer, self._fitter, background, self._lock)
         self._branch = BranchReader(store, id)
@@ -172,6 +225,7 @@ class Session:
         summarise: Summarise | Sequence[Summarise] | None = None,
         prompt: str = "",
         progress: Callable[[SummaryProgress], None] | None = None,
+        on_reduction: ReductionHook | None = None,
         clock: Callable[[], float] | None = None,
         options: SessionOptions = DEFAULT_OPTIONS,
         begin: Sequence[AnyFact] = (),
@@ -193,6 +247,8 @@ class Session:
                 None writes summaries from the log alone.
             prompt: A text, or `file://…`, that replaces the task of the summary prompt. `""` keeps Foveal's.
             progress: Called with a `SummaryProgress` while a summary is written. None reports nothing.
+            on_reduction: Called with a `ProposedCut` before a cut is made; it returns None, or what to keep, a
+                focus or a veto (`Steering`). It may be async, and must not call the session. None asks nothing.
             clock: Returns the time in seconds since 1970. None uses `time.time`.
             options: Redaction, a callback for stored events, and when summaries are prepared. The default has
                 none of them.
@@ -221,7 +277,7 @@ class Session:
             ```
         """
         check_store(store, id, field="id")
-        check_extras(prompt=prompt, progress=progress, clock=clock)
+        check_extras(prompt=prompt, progress=progress, clock=clock, on_reduction=on_reduction)
         check_text("origin", origin, 'the id of a session, or ""')
         check_text("folder", folder)
         begin = checked_facts("begin", begin)
@@ -234,7 +290,16 @@ class Session:
             summariser_chain(summarise), prompt=prompt_text(prompt), clock=time.monotonic, progress=progress
         )
         resolved, memories = resolve_settings(model, **settings), checked_memories(memory)
-        session = cls(store, id, resolved, clock, background, options=options, memories=memories)
+        session = cls(
+            store,
+            id,
+            resolved,
+            clock,
+            background,
+            options=options,
+            memories=memories,
+            on_reduction=on_reduction,
+        )
         async with session._lock:
             engine = session._writer.begin() if is_new else await session._writer.load()
             if session._writer.is_erased:
@@ -252,6 +317,10 @@ class Session:
                 await session._writer.commit([opened, *instead, *(() if engine.next_seq else begin)])
             elif recorded_reserve(opened) != recorded_reserve(before):
                 session._unstored = (opened,)
+            lost = lost_policy(before, engine.policy, given=settings)
+            if lost and not is_new:
+                changed = [f"policy: {lost} → {engine.policy.name}"]
+                warnings.warn(SettingsChanged(changed, lost_policy=lost), stacklevel=2)
         return session
 
     def __repr__(self) -> str:
@@ -296,7 +365,7 @@ class Session:
                 await self._fitter.turn_finished()
             return events
 
-    async def take(self, *messages: Any, dialect: Dialect = "") -> tuple[Event, ...]:
+    async def take(self, *messages: Any, dialect: DialectName = "") -> tuple[Event, ...]:
         """Store messages of a provider.
 
         Args:
@@ -320,11 +389,11 @@ class Session:
                 await session.take({"role": "user", "content": "Why is CI red?"})
             ```
         """
-        reader = wire.wire_for(checked_dialect(dialect) or wire.detect_dialect(messages))
+        reader = wire.wire_for(wire.checked_dialect(dialect) or wire.detect_dialect(messages))
         return await self.append(*(fact for chunk in reader.read(messages) for fact in chunk.facts))
 
     async def equip(
-        self, tools: Sequence[Any], *, deferral: ToolDeferral | None = None, dialect: Dialect = ""
+        self, tools: Sequence[Any], *, deferral: ToolDeferral | None = None, dialect: DialectName = ""
     ) -> bool:
         """Set the tools that are offered from here on.
 
@@ -361,7 +430,9 @@ class Session:
             if deferral is not None and isinstance(offered, Equipped):
                 deferral.give(unraw(offered.tools), "", self.counter)
                 if deferral.is_active:
-                    facts = deferral.facts(engine.view, engine.model.name, dialect=dialect)
+                    facts = deferral.facts(
+                        engine.view, engine.model.name, dialect=wire.checked_dialect(dialect)
+                    )
             if facts:
                 await self._commit(facts)
             return bool(facts)
@@ -381,6 +452,7 @@ class Session:
 
         Raises:
             ContextOverflow: The request cannot be made to fit; the error has the numbers.
+            BudgetExceeded: The request would exceed a spending limit (`limit`), or its price is not known.
             StoreError: The store cannot be read or written.
 
         Examples:
@@ -398,6 +470,8 @@ class Session:
         while True:
             async with self._lock:
                 await self._show_memories()
+                if facts := (await self._writer.load()).budget_facts(at=self._clock()):
+                    await self._commit(facts)
                 fitted = await self._fitter.fit(may_start_summary=not waited, may_exceed=may_exceed)
             if fitted is not None:
                 return fitted
@@ -406,6 +480,9 @@ class Session:
 
     async def _show_memories(self) -> None:
         """Record what the memories say, if the view shows something else. The lock is held."""
+        known = self._writer.engine
+        if not self.memories and known is not None and known.view.memory is None:
+            return
         text = await current_text(self.memories)
         engine = await self._writer.refresh()
         facts = [self._writer.redact(fact) for fact in engine.memory_facts(text)]
@@ -430,6 +507,19 @@ class Session:
             settings = self._writer.settings
             check_room(settings.model, replace(settings.caps, reserve=tokens))
             self._writer.set_reserve(tokens)
+
+    async def set_limit(self, limit: LimitText | None) -> None:
+        """Change the setting `limit` for the next requests.
+
+        Args:
+            limit: Most dollars or tokens that the session may use, such as `"5 USD"`, or several; a number is
+                dollars. None is no limit.
+
+        Raises:
+            BadSetting: A limit is not understood.
+        """
+        async with self._lock:
+            self._writer.set_limit(() if limit is None else read_limits(limit))
 
     async def observe(self, reported: Any) -> None:
         """Record the usage that a provider reported for the last request.
@@ -546,6 +636,7 @@ class Session:
                 breaks=requests.breaks,
                 statements=await self._statements(engine) if with_statements else (),
                 with_events=with_events,
+                at=self._clock(),
             )
             return await offload(work, events=len(engine.log) // REPORTED_PER_FOLDED)
 
@@ -598,7 +689,7 @@ class Session:
             asides = engine.view.asides.values()
             if engine.view.find(event.seq) or any(shown.seq == event.seq for shown in asides):
                 return event_status(engine, event)
-            return await self._writer.hidden_status(event)
+            return prioritised_status(engine, await self._writer.hidden_status(event), event.seq)
 
     async def original(self, name: str | int) -> str:
         """Return the whole text of an event, at whatever level it is shown.
@@ -820,6 +911,86 @@ class Session:
         """
         return (await self._perform("drop", name))[0].handle
 
+    async def manage(self, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """Answer a model's call of `context_status` or `context_cut` (`foveal.recall.context_tools`).
+
+        Args:
+            name: The name of the tool.
+            arguments: The arguments as the model wrote them: JSON text or a mapping.
+
+        Returns:
+            The text for the model. A wrong call, or a cut that is not to be made, is answered with the reason.
+
+        Raises:
+            StoreError: The store cannot be read or written.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.append(foveal.UserSaid(content="Why is CI red?"))
+                assert "refused" in await session.manage("context_cut", {"why": "the search is done"})
+            ```
+        """
+        given = parse_arguments(arguments)
+        async with self._lock:
+            engine = await self._writer.refresh()
+            moment = self._fitter.requests.moment(engine)
+            if isinstance(given, str):
+                return refusal_text(given)
+            if name == CONTEXT_STATUS:
+                return await offload(partial(status_text, engine, moment), events=len(engine.log))
+            if name != CONTEXT_CUT:
+                return refusal_text(f"there are {' and '.join(CONTEXT_TOOL_NAMES)}")
+            try:
+                asked = read_cut_request(given, count=engine.next_seq)
+                work = partial(plan_asked_cut, engine, moment, asked)
+                planned = await offload(work, events=len(engine.log))
+            except FovealError as problem:
+                return refusal_text(problem)
+            before = engine.calibration.tokens(engine.total_units)
+            outcome = await self._fitter.write_ledger(engine, planned)
+            if isinstance(outcome, Compacted):
+                await self._commit_changes([asked.fact, outcome])
+            return cut_answer(await self._writer.load(), outcome, before=before)
+
+    async def mark(self, name: str | int, *, priority: Priority) -> str:
+        """Say when reductions hide a message, `low` first and `high` last.
+
+        A message of the model is meant with its results, a result alone. What is `high` goes after all that may
+        go, and stays as it is while all of it takes at most half of the room. The request of now does not change.
+
+        Args:
+            name: The handle or seq of the message.
+            priority: `"low"`, `"high"`, or `"normal"`, which takes an earlier mark and that of the tool back.
+
+        Returns:
+            The handle of the event that records it, for `undo`.
+
+        Raises:
+            UnknownHandle: No event has this handle, or the event is no message of this conversation.
+            BadSetting: The priority is unknown.
+        """
+        return (await self._perform("mark", name, priority=priority))[0].handle
+
+    async def focus_next(self, text: str) -> str:
+        """Say what the next summary or record keeps above all.
+
+        Args:
+            text: The focus. `""` takes an earlier one back.
+
+        Returns:
+            The handle of the event that records it.
+
+        Raises:
+            BadSetting: `text` is not a text, or is too long.
+        """
+        fact = focus_fact(text)
+        async with self._lock:
+            return (await self._commit([fact]))[0].handle
+
     async def snapshot(self, data: Any, *, label: str = "") -> str:
         """Record the state of the application; it is never sent to the model.
 
@@ -961,30 +1132,239 @@ class Session:
             await self._commit_changes([Rewound(to=seq_of(to, count=count))])
 
     async def _perform(
-        self, operation: OperationName, *names: str | int | None, text: str = ""
+        self, operation: OperationName, *names: str | int | None, text: str = "", priority: str = ""
     ) -> tuple[Event, ...]:
         """Store what an operation decides about the events with these handles."""
         async with self._lock:
             named = [None if name is None else await self._writer.event(name) for name in names]
-            engine, given = await self._writer.refresh(), OperationArguments(text, *named)
+            engine = await self._writer.refresh()
+            event, by = (*named, None, None)[:2]
+            given = OperationArguments(text, event, by, priority)
             log = await self._writer.whole_log() if OPERATIONS[operation].reads_log(engine, given) else ()
             facts = await offload(partial(decide, operation, engine, log, given), events=len(log))
             return await self._commit_changes(facts)
 
-    async def _commit(self, facts: Sequence[AnyFact]) -> tuple[Event, ...]:
-        """Store facts, after those of a new session that are not stored yet; return the events of `facts`."""
+    async def _review(self, proposed: ProposedCut, count: int) -> Wish:
+        """Return what the hook asks for in a log of `count` events; nothing if it fails, with a warning."""
+        assert self._hook is not None
+        try:
+            answer = self._hook(proposed)
+            if isinstance(answer, Awaitable):
+                answer = await answer
+            return read_wish(answer, count=count)
+        except Exception as error:  # noqa: BLE001 (no request is lost because of a hook)
+            failed = failed_wish(error)
+        warnings.warn(ReductionHookFailed(failed.problem), stacklevel=1)
+        return failed
+
+    async def _commit(
+        self, facts: Sequence[AnyFact], *, end: Callable[[View, Sequence[Event]], AnyFact] | None = None
+    ) -> tuple[Event, ...]:
+        """Store facts, after those of a new session that are not stored yet; return the events of `facts`, and that
+        of what `end` returns."""
         begin = len(self._unstored)
-        events = tuple(await self._writer.commit((*self._unstored, *facts)))
+        events = tuple(await self._writer.commit((*self._unstored, *facts), end=end))
         self._unstored = ()
         return events[begin:]
 
-    async def _commit_changes(self, facts: Sequence[AnyFact]) -> tuple[Event, ...]:
+    async def _commit_changes(
+        self, facts: Sequence[AnyFact], *, end: Callable[[View, Sequence[Event]], AnyFact] | None = None
+    ) -> tuple[Event, ...]:
         """Store facts that may change the range of a summary that is being written; such a summary is discarded,
         which is recorded once it is written. The lock is held."""
-        events = await self._commit(facts)
+        events = await self._commit(facts, end=end)
         if self._background.is_outdated((await self._writer.load()).view):
             self._discarding = asyncio.create_task(self._manual.record_outdated())
         return events
+
+    # ── Branches ─────────────────────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def branch(self, task: str) -> AsyncIterator[Branch]:
+        """Run a part of the work that folds to its result when the block ends.
+
+        The prefix does not change while the block runs. At its end, one record with the task, the result and the
+        handles replaces what was said in it. An error folds it too, to its text, and is raised.
+
+        Args:
+            task: What the block is to do.
+
+        Returns:
+            A context manager with the `Branch`, for `result` and `keep`. Without a result, the last text of the
+            model counts.
+
+        Raises:
+            BadSetting: `task` is not a text, or empty.
+            StoreError: The store cannot write.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                async with session.branch("Find the failing test.") as branch:
+                    await session.append(foveal.ModelSaid(content="It is test_dates.py."))
+                    branch.result("test_dates.py fails")
+                [record] = (await session.fit()).facts
+                assert "test_dates.py fails" in str(record)
+            ```
+        """
+        branch = Branch(task, await self.begin_branch(task))
+        try:
+            yield branch
+        except BaseException as error:
+            with suppress(FovealError):
+                await self._close_branch(branch, error)
+            raise
+        await self._close_branch(branch)
+
+    async def _close_branch(self, branch: Branch, error: BaseException | None = None) -> None:
+        """Fold a branch at the end of its block, unless it has ended or was rewound meanwhile."""
+        async with self._lock:
+            engine = await self._writer.refresh()
+            if any(handle(seq) == branch.handle for seq, _ in engine.view.open_branches):
+                end, has_failed = engine.next_seq, error is not None
+                ended = branch_ended(
+                    engine.view,
+                    branch.handle,
+                    result=branch.result_after(error),
+                    end=end,
+                    keep=branch.kept_before(end),
+                    has_failed=has_failed,
+                )
+                branch.end(await self._fold_branch(ended))
+                branch.check_kept(end)
+
+    async def begin_branch(self, task: str) -> str:
+        """Begin a branch that `end_branch` ends, for code that has no block.
+
+        A branch stays open when the session is closed and opened again.
+
+        Args:
+            task: What the branch is to do.
+
+        Returns:
+            The handle of the branch.
+
+        Raises:
+            BadSetting: `task` is not a text, or empty.
+            StoreError: The store cannot write.
+        """
+        return (await self.append(branched(task)))[0].handle
+
+    async def end_branch(
+        self,
+        result: str | None = None,
+        *,
+        name: str | int | None = None,
+        keep: Sequence[str | int] = (),
+    ) -> str:
+        """End a branch, and those inside it, and fold it to its result.
+
+        Args:
+            result: What came of it. None takes the last text of the model.
+            name: The handle of the branch. None ends the innermost one.
+            keep: Handles of events inside that stay in view.
+
+        Returns:
+            The handle of the fold, for `undo` and `expand`; "" if there is no result and nothing to fold.
+
+        Raises:
+            UnknownHandle: No branch is open, or a handle names nothing in it.
+            BadSetting: `result` is not a text.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.begin_branch("Find the failing test.")
+                fold = await session.end_branch("test_dates.py fails")
+                await session.undo(fold)
+            ```
+        """
+        async with self._lock:
+            engine = await self._writer.refresh()
+            end = engine.next_seq
+            return await self._fold_branch(branch_ended(engine.view, name, result=result, end=end, keep=keep))
+
+    async def _fold_branch(self, ended: BranchEnded) -> str:
+        """Store the end of an open branch; return the handle of its fold, which follows; "" without one. The
+        lock is held."""
+        (event,) = await self._commit_changes([ended])
+        return fold_handle((await self._writer.load()).log, event.seq)
+
+    async def branches(self) -> tuple[BranchStatus, ...]:
+        """Return the branches so far, in the order in which they began."""
+        async with self._lock:
+            end = (await self._writer.refresh()).next_seq
+            slices = effective_slices(self.store, self.id, first=0, end=end)
+            kinds = (Branched, BranchEnded, Compacted)
+            return list_branches([e async for part in slices for e in part if isinstance(e.fact, kinds)])
+
+    async def open_branches(self) -> tuple[str, ...]:
+        """Return the handles of the branches that have not ended, the outermost first."""
+        async with self._lock:
+            view = (await self._writer.refresh()).view
+            return tuple(handle(seq) for seq, _ in view.open_branches)
+
+    async def join(
+        self,
+        fork: Session,
+        result: str | None = None,
+        *,
+        task: str,
+        keep: Sequence[str | int] = (),
+    ) -> str:
+        """Bring back what a fork has done, as a folded branch.
+
+        Its messages are stored here, so the recall tools find them, and `undo` of the fold shows them.
+
+        Args:
+            fork: The forked session.
+            result: What came of it. None takes the last text of its model.
+            task: What it was to do.
+            keep: Handles of its events, in its own log, that stay in view.
+
+        Returns:
+            The handle of the fold, for `undo` and `expand`; "" if there is no result and nothing to fold.
+
+        Raises:
+            BadSetting: `fork` is no fork of this session, or an argument is not a text.
+            StoreError: A store cannot be read or written.
+
+        Examples:
+            ```python
+            import foveal
+
+            async with foveal.stores.MemoryStore() as store:
+                session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+                await session.append(foveal.UserSaid(content="Why is CI red?"))
+                child = await session.fork("demo-log")
+                await child.append(foveal.ModelSaid(content="The disk was full."))
+                await session.join(child, task="Read the log of the build.")
+                assert "The disk was full." in str((await session.fit()).facts[-1])
+            ```
+        """
+        began = branched(task, is_joined=True)
+        log = await fork._writer.whole_log() if isinstance(fork, Session) else []
+        origins = (e for e in log if isinstance(e.fact, Opened) and e.fact.origin.startswith(f"{self.id}@"))
+        if (opened := next(origins, None)) is None:
+            raise BadSetting("fork", fork, "a session that `fork` of this one has returned")
+        said = joined_messages([event for event in effective_events(log) if event.seq > opened.seq])
+        wanted = set(kept_in(opened.seq, keep, end=len(log)))
+
+        def end(view: View, stored: Sequence[Event]) -> BranchEnded:
+            first, *recorded = stored[-1 - len(said) :]
+            kept = [new.seq for event, new in zip(said, recorded, strict=True) if event.seq in wanted]
+            return branch_ended(view, first.seq, result=result, end=stored[-1].seq + 1, keep=kept)
+
+        async with self._lock:
+            joined = [began, *(event.fact for event in said)]
+            *_, ended = await self._commit_changes(joined, end=end)
+            return fold_handle((await self._writer.load()).log, ended.seq)
 
     # ── The session as a whole ───────────────────────────────────────────────────────────────────────
 
@@ -1031,6 +1411,7 @@ class Session:
             background,
             options=self._options,
             memories=self.memories,
+            on_reduction=self._hook,
         )
         await forked.append(replace(engine.opened, origin=f"{self.id}@{last}"))
         return forked

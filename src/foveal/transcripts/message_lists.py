@@ -23,7 +23,18 @@ from typing import Any, Final, TypeAlias
 from msgspec import Raw
 from msgspec.structs import replace
 
-from foveal.core.log.events import AnyFact, Dialect, Equipped, Event, Instructed, ModelSaid, Used, parts, raw
+from foveal.core.log.events import (
+    AnyFact,
+    Dialect,
+    DialectName,
+    Equipped,
+    Event,
+    Instructed,
+    ModelSaid,
+    Used,
+    parts,
+    raw,
+)
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold
@@ -340,7 +351,7 @@ DATASET: Final = TranscriptFormat("data", _matches_dataset, _read_dataset)
 # ── Export ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write_messages(facts: Iterable[AnyFact], dialect: Dialect) -> list[dict[str, Any]]:
+def write_messages(facts: Iterable[AnyFact], dialect: DialectName) -> list[dict[str, Any]]:
     """Return the view of some facts as a legal list of messages.
 
     Reductions and rewinds apply, and calls without a result get one, as in every view. System text that is sent
@@ -363,7 +374,7 @@ def write_messages(facts: Iterable[AnyFact], dialect: Dialect) -> list[dict[str,
     return write_view(fold(log, MessageTokens(counter("estimate"))), dialect)
 
 
-def write_view(view: View, dialect: Dialect) -> list[dict[str, Any]]:
+def write_view(view: View, dialect: DialectName) -> list[dict[str, Any]]:
     """Return what a view shows as a legal list of messages.
 
     System text that is sent beside the messages comes first among them.

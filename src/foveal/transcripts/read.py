@@ -12,6 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
+from foveal.core.wire.dialect_names import DIALECTS, SHORT_NAMES
 from foveal.errors import BadSetting
 from foveal.transcripts.claude_code import CLAUDE_CODE
 from foveal.transcripts.codex import CODEX
@@ -35,6 +36,8 @@ FORMATS: Final[dict[str, TranscriptFormat]] = {
     format.name: format for format in (FOVEAL, DATASET, MESSAGE_LIST, CODEX, CLAUDE_CODE, PI)
 }
 """The formats by name."""
+_DIALECT_NAMES: Final = frozenset({*DIALECTS, *SHORT_NAMES})
+"""Other names of lists of messages, whose dialect is detected."""
 TRANSCRIPT_SUFFIXES: Final = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 """Suffixes of the files that are read from a folder."""
 
@@ -81,7 +84,9 @@ def detect(first_lines: Iterable[bytes | str], *, path: str = "the transcript") 
             return found
     if empty:
         raise UnreadableTranscript(path, 0, "the file is empty")
-    raise UnreadableTranscript(path, 1, f"{UNKNOWN_FORMAT}; pass its `format` if you know it")
+    raise UnreadableTranscript(
+        path, 1, f"{UNKNOWN_FORMAT}; if you know it, name it with `format` (`--format`)"
+    )
 
 
 def _detect_value(value: Any) -> str:
@@ -106,7 +111,7 @@ def read(
 
     Args:
         source: The path of a file or folder, or a binary stream.
-        format: The name of a format in `FORMATS`. `"auto"` detects it.
+        format: The name of a format in `FORMATS`; that of a dialect means a list of messages. `"auto"` detects it.
         progress: Called with the bytes read and the total. None reports nothing.
         skipped: Called with the error for each file of a folder that cannot be read. None skips it silently.
         damaged: Called with the first problem of each file that is read in part: a line that is not JSON, or a
@@ -130,6 +135,8 @@ def read(
         assert transcript.id == "demo"
         ```
     """
+    if format in _DIALECT_NAMES:
+        format = MESSAGE_LIST.name
     if format != "auto" and format not in FORMATS:
         raise BadSetting("format", format, f"auto, {', '.join(FORMATS)}")
     reading = _Reading(format, progress, damaged)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from foveal.core.log.events import (
     AnyFact,
+    BranchEnded,
     Clipped,
     Compacted,
     CompactionFailed,
@@ -27,8 +28,10 @@ from foveal.core.log.events import (
     Masked,
     Noted,
     Pinned,
+    Prioritised,
     Reverted,
     Rewound,
+    Steered,
     Superseded,
     UserSaid,
     text_of,
@@ -126,10 +129,15 @@ def shift_seqs(fact: AnyFact, *, by: int) -> AnyFact:
         case Clipped():
             sources = tuple(source + by for source in fact.sources)
             return replace(fact, target=fact.target + by, sources=sources)
-        case Reverted() | Marked():
+        case Reverted() | Marked() | Prioritised():
             return replace(fact, target=fact.target + by)
+        case BranchEnded():
+            keep = tuple(seq + by for seq in fact.keep)
+            return replace(fact, branch=fact.branch + by, keep=keep)
         case Superseded():
             return replace(fact, target=fact.target + by, by=fact.by + by)
+        case Steered() if fact.keep:
+            return replace(fact, keep=tuple(seq + by for seq in fact.keep))
         case Pinned() if fact.target is not None:
             return replace(fact, target=fact.target + by)
         case Instructed() if fact.replaces is not None:

@@ -8,9 +8,9 @@ provider's answer.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
-from typing import Any, Final, NamedTuple, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b, sha256
+from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 import msgspec
 from msgspec import Raw
@@ -54,6 +54,12 @@ COMPACTED_BY_PROVIDER: Final = "the provider compacts this conversation"
 record of it."""
 _NULL: Final = b"null"
 _decode_fields: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+CheckDepth: TypeAlias = Callable[[bytes, int], None]
+"""Refuses a part of a body that is nested too deeply; the number is that of the levels around the part."""
+
+
+def _any_depth(text: bytes, inside: int) -> None:
+    """Accept all: msgspec refuses what it cannot decode."""
 
 
 class ClientRequest:
@@ -65,10 +71,13 @@ class ClientRequest:
         *,
         model: str = "",
         asks_for_compaction: bool = False,
+        check_depth: CheckDepth = _any_depth,
     ) -> None:
         """`cache` holds the digests of earlier requests. `model` is the model of a request that does not name it
-        in its body. A request to an endpoint that compacts `asks_for_compaction`."""
+        in its body. A request to an endpoint that compacts `asks_for_compaction`. `check_depth` sees what no
+        earlier request of the cache had."""
         self.dialect: Dialect = dialect
+        self._check_depth = check_depth
         self._cache = cache if cache is not None else RequestCache()
         self.body: bytes = body
         self.fields: dict[str, Raw] = {}
@@ -81,6 +90,8 @@ class ClientRequest:
         """For each instruction among the messages: its position and the digest of its text."""
         self.max_tokens: int = 0
         """The client's limit for the answer; 0 if it sets none."""
+        self.asked_max_tokens: int = 0
+        """The client's own limit, if a smaller one is sent because the model allows no more; otherwise 0."""
         self.allows_binding_controls: bool = True
         """Whether the upstream is not known to refuse the field `block_binding`."""
         self.asks_for_compaction: bool = asks_for_compaction
@@ -95,7 +106,18 @@ class ClientRequest:
             str(self.body, "utf-8")  # msgspec does not check fields that stay raw bytes
             self.fields = _decode_fields(self.body)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
+            self._check_depth(self.body, 0)
             return "the body is not a JSON object"
+        name = _MESSAGES_FIELD[self.dialect]
+        messages = self.fields.get(name, Raw(b"null"))
+        self._check_depth(b",".join(value for field, value in self.fields.items() if field != name), 1)
+        if problem := self._read_fields():
+            self._check_depth(bytes(messages), 1)
+            return problem
+        return self._read_history(messages)
+
+    def _read_fields(self) -> str:
+        """Read the fields beside the messages; return why the request cannot be managed."""
         model = self.model or self._field("model")
         self.is_streamed = self._field("stream") is True
         if not isinstance(model, str) or not model:
@@ -109,7 +131,7 @@ class ClientRequest:
         self.max_tokens = next((value for value in output if type(value) is int and value > 0), 0)
         if stored := self._stored_history_field():
             return f"a part of the history is at the provider: {stored}"
-        return self._read_history()
+        return ""
 
     def _stored_history_field(self) -> str:
         """Return the field that refers to history at the provider; "" if the body has the whole history."""
@@ -119,10 +141,10 @@ class ClientRequest:
         names = _STORED_HISTORY_FIELDS if self.dialect == "openai_responses" else ()
         return next((name for name in names if self._field(name) is not None), "")
 
-    def _read_history(self) -> str:
+    def _read_history(self, raw: Raw) -> str:
         name = _MESSAGES_FIELD[self.dialect]
         try:
-            history = ClientHistory.read(self.fields.get(name, Raw(b"null")), self.dialect, self._cache)
+            history = ClientHistory.read(raw, self.dialect, self._cache, self._check_depth)
         except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
             return f"{name} is not a list of messages"
         if not history.messages:
@@ -197,6 +219,13 @@ class ClientRequest:
         return self._raw_field("tools")
 
     @property
+    def answers(self) -> int:
+        """How many answers the client asks for."""
+        asked = {"openai_chat": self._field("n"), "gemini": self._generation().get("candidateCount")}
+        count = asked.get(self.dialect)
+        return count if type(count) is int and count > 0 else 1
+
+    @property
     def end_user(self) -> str:
         """The user whom the client names to the provider; "" if it names none."""
         metadata = self._field("metadata") if self.dialect == "anthropic" else None
@@ -230,6 +259,25 @@ class ClientRequest:
         """Replace the model's name by the one that upstream knows."""
         self.fields["model"] = Raw(msgspec.json.encode(model))
         self.body = msgspec.json.encode(self.fields)
+
+    def limit_output(self, tokens: int) -> bool:
+        """Ask for at most `tokens` in the answer, if the client asks for more; return whether it does. 0 is no
+        limit. The thinking of an Anthropic model is a part of the answer, and must be smaller."""
+        if not 0 < tokens < self.max_tokens or self.dialect in ("gemini", "bedrock"):
+            return False
+        self.asked_max_tokens = self.asked_max_tokens or self.max_tokens
+        self.max_tokens = tokens
+        limited: dict[str, Any] = {n: tokens for n in _MAX_TOKENS_FIELDS[self.dialect] if n in self.fields}
+        thinking = self._field("thinking") if self.dialect == "anthropic" else None
+        if (
+            isinstance(thinking, dict)
+            and type(budget := thinking.get("budget_tokens")) is int
+            and budget >= tokens
+        ):
+            limited["thinking"] = {**thinking, "budget_tokens": tokens - 1}
+        self.fields |= {name: Raw(msgspec.json.encode(value)) for name, value in limited.items()}
+        self.body = msgspec.json.encode(self.fields)
+        return True
 
     def refuse_binding_controls(self) -> None:
         """Do not send the field `block_binding`: the upstream refuses it."""
@@ -310,6 +358,8 @@ class RequestTemplate(NamedTuple):
 
 MAX_CACHED_MESSAGES: Final = 400_000
 """Messages in the cache, of all requests together."""
+MESSAGES_PER_GROUP: Final = 256
+"""Messages whose bytes are digested together: one by one, most of the time of a long history would go there."""
 _decode_list: Final = msgspec.json.Decoder(list[Raw])
 _SUMMARY_TYPE: Final = b'"compaction'
 _decode_message: Final = msgspec.json.Decoder(dict[str, Any])
@@ -366,29 +416,40 @@ class KnownPrefix(NamedTuple):
     instructions: dict[int, bytes]
 
 
+ByteMark: TypeAlias = tuple[int, bytes]
+"""A number of messages, and the digest of their bytes."""
+
+
 class RequestCache:
-    """Digests of earlier requests, found by the bytes of their messages; the oldest requests are removed
-    first."""
+    """Digests of the newest request of each conversation, found by the bytes of their messages; those that were
+    not continued for the longest time are removed first."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, KnownPrefix] = OrderedDict()
         self._size = 0
 
-    def longest_prefix(self, byte_digests: Sequence[bytes]) -> tuple[int, KnownPrefix]:
-        """Return how many messages equal those of an earlier request, and their digests."""
-        for at in range(len(byte_digests) - 1, -1, -1):
-            known = self._known.get(byte_digests[at])
-            if known is not None:
-                return at + 1, known
+    def longest_prefix(self, marks: Sequence[ByteMark]) -> tuple[int, KnownPrefix]:
+        """Return how many messages equal those of an earlier request, and its digests."""
+        for messages, digest in reversed(marks):
+            if (known := self._known.get(digest)) is not None:
+                return messages, known
         return 0, KnownPrefix([], {})
 
-    def add(self, byte_digest: bytes, known: KnownPrefix) -> None:
-        if byte_digest not in self._known:
+    def add(self, marks: Sequence[ByteMark], known: KnownPrefix) -> None:
+        """Add a request, in place of the one that it continues: at its end, and at its last whole group, where a
+        request with many more messages finds it."""
+        for _, digest in marks:
+            self._remove(digest)
+        groups = [mark for mark in marks if mark[0] % MESSAGES_PER_GROUP == 0]
+        for _, digest in {*groups[-1:], marks[-1]}:
+            self._known[digest] = known
             self._size += len(known.digests)
-            self._known[byte_digest] = known
-        while self._size > MAX_CACHED_MESSAGES and self._known:
-            _, oldest = self._known.popitem(last=False)
-            self._size -= len(oldest.digests)
+        while self._size > MAX_CACHED_MESSAGES:
+            self._remove(next(iter(self._known)))
+
+    def _remove(self, digest: bytes) -> None:
+        if (known := self._known.pop(digest, None)) is not None:
+            self._size -= len(known.digests)
 
 
 class ClientHistory(NamedTuple):
@@ -403,22 +464,25 @@ class ClientHistory(NamedTuple):
         return self._replace(messages=self.messages.without_last(), digests=self.digests[:-1])
 
     @classmethod
-    def read(cls, raw: Raw, dialect: Dialect, cache: RequestCache) -> ClientHistory:
+    def read(
+        cls, raw: Raw, dialect: Dialect, cache: RequestCache, check_depth: CheckDepth = _any_depth
+    ) -> ClientHistory:
         """Read a history; raises the decoder's errors or `TypeError` if `raw` is not one."""
         if dialect == "openai_responses" and bytes(memoryview(raw)[:1]) == b'"':
             raw = Raw(msgspec.json.encode([{"role": "user", "content": msgspec.json.decode(raw)}]))
         listed = _decode_list.decode(raw)
         messages = ClientMessages(listed, dialect)
-        byte_digests = _byte_digests(listed, dialect)
-        start, known = cache.longest_prefix(byte_digests)
+        marks = _byte_marks(listed, dialect)
+        start, known = cache.longest_prefix(marks)
+        check_depth(b",".join(listed[start:]), 2)
         new = messages[start:]
         last = known.digests[start - 1] if start else empty_history_digest(dialect)
         digests = known.digests[:start] + extend_digests(last, new, dialect)
         said = {place: instruction_digest(one) for place, one in enumerate(new, start) if is_instruction(one)}
         instructed = {place: text for place, text in known.instructions.items() if place < start} | said
         refers = any(one.get("type") == "item_reference" for one in new)
-        if not refers and byte_digests:
-            cache.add(byte_digests[-1], KnownPrefix(digests, instructed))
+        if not refers and marks:
+            cache.add(marks, KnownPrefix(digests, instructed))
         return cls(messages, digests, instructed, refers)
 
 
@@ -427,13 +491,17 @@ def instruction_digest(message: Json) -> bytes:
     return digest_of(msgspec.json.encode(message.get("content", message)))
 
 
-def _byte_digests(raw: Sequence[Raw], dialect: Dialect) -> list[bytes]:
-    """Return, for each message, a digest of all bytes up to it."""
-    last = dialect.encode()
-    found: list[bytes] = []
-    for one in raw:
-        last = blake2b(one, digest_size=16, key=last).digest()
-        found.append(last)
+def _byte_marks(raw: Sequence[Raw], dialect: Dialect) -> list[ByteMark]:
+    """Return a mark for each whole group of messages, and for each message behind the last group."""
+    last, found = dialect.encode(), list[ByteMark]()
+    grouped = len(raw) - len(raw) % MESSAGES_PER_GROUP
+    for start in range(0, grouped, MESSAGES_PER_GROUP):
+        end = start + MESSAGES_PER_GROUP
+        last = sha256(b",".join((last, *raw[start:end]))).digest()  # the fastest for many bytes
+        found.append((end, last))
+    for at in range(grouped, len(raw)):
+        last = blake2b(raw[at], digest_size=16, key=last).digest()  # the fastest for a few
+        found.append((at + 1, last))
     return found
 
 

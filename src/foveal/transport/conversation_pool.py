@@ -143,7 +143,8 @@ class ConversationPool:
     Args:
         model: Replaces the name of the model in the requests, for a provider whose names say nothing about the
             model. None uses the names in the requests.
-        limit: Conversations that are kept; above it, those that were not used for longest are forgotten.
+        max_conversations: Conversations that are kept; above it, those that were not used for longest are
+            forgotten.
         strict_ids: Whether a request that names no conversation is refused with status 400 and is not sent. By
             default it is recognised by its messages. A service sets it.
         **settings: The settings of `Context`: `window`, `policy`, `summarise` and others, as in
@@ -156,7 +157,7 @@ class ConversationPool:
         ```python
         import foveal
 
-        pool = foveal.transport.ConversationPool(window=32_000, limit=64)
+        pool = foveal.transport.ConversationPool(window=32_000, max_conversations=64)
         with foveal.transport.httpx(pool) as http:
             assert pool.contexts == []
         ```
@@ -166,14 +167,14 @@ class ConversationPool:
         self,
         *,
         model: str | Model | None = None,
-        limit: int = MAX_CONVERSATIONS,
+        max_conversations: int = MAX_CONVERSATIONS,
         strict_ids: bool = False,
         **settings: Unpack[ContextArguments],
     ) -> None:
         check_arguments(model, settings)
         self.request_cache: RequestCache = RequestCache()
         self._model = model
-        self._limit = check_whole_number("limit", limit, least=1)
+        self._max_conversations = check_whole_number("max_conversations", max_conversations, least=1)
         self._strict_ids = check_flag("strict_ids", strict_ids)
         settings.pop("dialect", None)  # that of the request
         self._settings = settings
@@ -361,10 +362,10 @@ class ConversationPool:
             self._named[conversation.name] = conversation
         others = [c for c in self._open.values() if c is not conversation]
         idle = [c for c in others if c.exchange is None]
-        for oldest in idle[: max(0, len(self._open) - self._limit)]:
+        for oldest in idle[: max(0, len(self._open) - self._max_conversations)]:
             self._forget(oldest)
         if (
-            len(self._open) > MAX_BUSY_RATIO * self._limit
+            len(self._open) > MAX_BUSY_RATIO * self._max_conversations
         ):  # a client has dropped responses without closing them
             self._forget(others[0])
         return conversation

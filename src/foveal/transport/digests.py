@@ -52,6 +52,19 @@ def history_digests(messages: Sequence[Json], dialect: Dialect) -> list[bytes]:
     return extend_digests(empty_history_digest(dialect), messages, dialect)
 
 
+def count_up_to(digests: Sequence[bytes], digest: bytes) -> int:
+    """Return how many messages make up the history with this digest. It is searched from the end, where the newest
+    known history of a long request is; messages that add nothing to a digest follow each other."""
+    at = len(digests) - 1
+    while at >= 0 and digests[at] != digest:
+        at -= 1
+    if at < 0:
+        raise ValueError("no message has this digest")
+    while at and digests[at - 1] == digest:
+        at -= 1
+    return at + 1
+
+
 def extend_digests(last: bytes, messages: Iterable[Json], dialect: Dialect) -> list[bytes]:
     """Return the digests of messages that follow a history with the digest `last`."""
     canonical = _CANONICAL[dialect]

@@ -20,7 +20,7 @@ from foveal.core.log.events import ForeignSummary
 from foveal.core.wire.bedrock import mark_bytes
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import Json
-from foveal.errors import ContextOverflow, ConversationIdMissing, FovealError
+from foveal.errors import BudgetExceeded, ContextOverflow, ConversationIdMissing, FovealError
 from foveal.transport.client_request import ClientRequest, with_cache_marks
 from foveal.transport.conversation_pool import Continued, ConversationPool
 from foveal.transport.digests import summary_digest
@@ -35,13 +35,13 @@ def begin_exchange(
     conversations: ConversationPool, request: ClientRequest, *, name: str = "", is_retry: bool = False
 ) -> FittedExchange | None:
     """Return the exchange of a request; None, with a line in the log, if it cannot be managed. Raises
-    `ConversationIdMissing` if the pool refuses requests without a name."""
+    `ConversationIdMissing` if the pool refuses requests without a name, and `BudgetExceeded`."""
     if request.problem:
         LOG.warning("a request is sent as it is: %s", request.problem)
         return None
     try:
         return FittedExchange(conversations, request, name=name, is_retry=is_retry)
-    except ConversationIdMissing:
+    except (ConversationIdMissing, BudgetExceeded):
         raise
     except ContextOverflow as overflow:
         LOG.warning("a request is sent as it is, because it cannot be made to fit: %s", overflow)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
 from foveal.transport.client_request import ClientRequest
-from foveal.transport.digests import begins_turn, digest_of, is_from_model
+from foveal.transport.digests import begins_turn, count_up_to, digest_of, is_from_model
 
 Continuation = Literal["append", "rewind", "fork"]
 
@@ -80,7 +80,7 @@ class RecognisedMessages:
     def count_known(self, digests: list[bytes]) -> int:
         """Return how many messages of a history belong to this conversation."""
         last = next((digest for digest in reversed(digests) if digest in self._positions), None)
-        return 0 if last is None else digests.index(last) + 1
+        return 0 if last is None else count_up_to(digests, last)
 
     def find(self, digest: bytes) -> IndexedMessage:
         return self.messages[self._positions[digest]]
@@ -107,7 +107,7 @@ class RecognisedMessages:
         has_one_more = len(later) + has_more == 1 and all(
             message.turn == self.messages[position].turn for message in later
         )
-        replaces_answer = has_one_more and _awaits_answer(request, request.digests.index(digest))
+        replaces_answer = has_one_more and _awaits_answer(request, count_up_to(request.digests, digest) - 1)
         return "rewind" if replaces_answer and self._has_same_instructions(request) else "fork"
 
     def _has_same_instructions(self, request: ClientRequest) -> bool:

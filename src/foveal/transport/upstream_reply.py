@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 
 from foveal.core import wire
-from foveal.core.log.events import AnyFact, Dialect, ForeignSummary, ModelSaid, Thinking, parts, text_of
+from foveal.core.log.events import AnyFact, Call, Dialect, ForeignSummary, ModelSaid, Thinking, parts, text_of
 from foveal.core.wire.common import Json
 from foveal.core.wire.openai_responses import COMPACTION_TYPES
 from foveal.ports import Reply
@@ -65,6 +65,25 @@ def read_reply(data: bytes, dialect: Dialect, *, streamed: bool) -> UpstreamRepl
     if not has_content:
         return None
     return UpstreamReply(messages=messages, facts=facts, usage=usage, other_choices=others)
+
+
+def read_broken_off(data: bytes, dialect: Dialect) -> str:
+    """Return what had arrived of a streamed reply that broke off: its text, then its calls as JSON, one per line;
+    "" if the upstream has reported an error itself."""
+    whole, _, _ = data.replace(b"\r\n", b"\n").rpartition(b"\n\n")
+    reply: StreamedReply = ChatReply() if dialect == "openai_chat" else _STREAMED_REPLIES[dialect]()
+    try:
+        for event in sse_events(whole):
+            if event.get("error") or event.get("type") in ("error", "response.failed"):
+                return ""
+            reply.add(event)
+        chunks = wire.wire_for(dialect).read(reply.reply().messages)
+        facts = [fact for chunk in chunks for fact in chunk.facts if isinstance(fact, ModelSaid)]
+    except Exception:  # noqa: BLE001 (an upstream may send anything)
+        return reply.text
+    calls = [part for fact in facts for part in parts(fact.content) if isinstance(part, Call)]
+    named = (msgspec.json.encode({"name": call.name, "arguments": call.arguments}).decode() for call in calls)
+    return "\n".join([*([reply.text] if reply.text else []), *named])
 
 
 def _has_content(fact: ModelSaid) -> bool:
@@ -300,6 +319,10 @@ class ReplyCopy:
 
     def data(self) -> bytes:
         return b"".join(self._chunks)
+
+    def read_broken_off(self) -> str:
+        """Return what had arrived of a stream that broke off."""
+        return read_broken_off(self.data(), self._dialect)
 
     def read(self, *, streamed: bool) -> UpstreamReply | None:
         """Return the reply; None if there is no complete one."""

@@ -12,12 +12,15 @@ uvicorn's parser has no such limits, and drops a request when the client ends it
 5. A client that ends its side after a complete request gets its response. One that has closed the connection
    altogether looks the same until the first bytes of the response are sent; the request is processed either way.
    `asgi_extensions` tells an application that the client has ended its side.
+6. A request line with a whole URL (`GET http://name/path`) names a host, as the Host header does. If the two
+   differ, the application sees both, and refuses the request as one with two Host headers.
 
 The module needs httptools, which is not installed on Windows: `listener` imports it only where it is there.
 """
 
 from __future__ import annotations
 
+import re
 from asyncio import TimerHandle, Transport
 from functools import partial
 from typing import Any, Final, Literal
@@ -26,7 +29,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from foveal.web.asgi_extensions import mark_client_ended, offer_write_now
 from foveal.web.http_errors import HttpError, encode_json, error_body
-from foveal.web.http_headers import MAX_HEADER_BYTES, SECURITY_HEADERS
+from foveal.web.http_headers import MAX_HEADER_BYTES, REQUEST_LINE_HOST, SECURITY_HEADERS
 
 HEADERS_TIMEOUT_S: Final = 30.0
 BODY_CHECK_INTERVAL_S: Final = 30.0
@@ -34,6 +37,7 @@ MIN_BODY_BYTES_PER_CHECK: Final = 16 * 1024
 MAX_DISCARDED_BYTES: Final = 1 << 20
 """Bytes that are discarded after a refusal."""
 MAX_DISCARDING_S: Final = 2.0
+_AUTHORITY_END: Final = re.compile(rb"[/?#]")
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -85,10 +89,21 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._expect("body")
+        if not self.url.startswith(b"/"):
+            self._add_host_of_url()
         super().on_headers_complete()
         if self.cycle is not None:
             scope: Any = self.cycle.scope
             offer_write_now(scope, partial(_write_now, self.cycle))
+
+    def _add_host_of_url(self) -> None:
+        """Add the host that the request line names, unless the Host header names it too; as the Host header if
+        there is none."""
+        _, separator, rest = self.url.partition(b"://")
+        authority = _AUTHORITY_END.split(rest if separator else self.url, maxsplit=1)[0]
+        hosts = [value.lower() for name, value in self.headers if name == b"host"]
+        if hosts != [authority.lower()]:
+            self.headers.append((REQUEST_LINE_HOST if hosts else b"host", authority))
 
     def on_message_complete(self) -> None:
         self._expect("")

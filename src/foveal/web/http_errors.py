@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
@@ -17,6 +18,7 @@ from foveal.errors import (
     AgentRemoved,
     AnsweredElsewhere,
     BadSetting,
+    BudgetExceeded,
     Busy,
     Conflict,
     ContextOverflow,
@@ -35,8 +37,8 @@ from foveal.errors import (
     UnknownSession,
 )
 
-ErrorFormat: TypeAlias = Literal["problem", "openai", "anthropic"]
-"""`problem` is `application/problem+json`."""
+ErrorFormat: TypeAlias = Literal["problem", "openai", "responses", "anthropic"]
+"""`problem` is `application/problem+json`; `responses` differs from `openai` in the events of a stream only."""
 
 TITLES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -72,6 +74,10 @@ _ANTHROPIC_TYPES: Final[Mapping[int, str]] = MappingProxyType(
         504: "timeout_error",
     }
 )
+MAX_ANNOUNCED_WAIT_S: Final = 60.0
+"""The longest `Retry-After` of a budget: the libraries of OpenAI and Anthropic wait no longer, agents for weeks."""
+_OPENAI_TYPES: Final[Mapping[str, str]] = MappingProxyType({"budget_exceeded": "insufficient_quota"})
+"""OpenAI's own word by our code: Codex ends at this one at once."""
 _OPENAI_CODES: Final[Mapping[int, str]] = MappingProxyType(
     {401: "invalid_api_key", 404: "not_found", 413: "request_too_large", 429: "rate_limit_exceeded"}
 )
@@ -110,6 +116,8 @@ def http_error_of(problem: FovealError) -> HttpError:
                 for name in ("needed", "available", "window", "reserve", "margin", "floor")
             }
             return HttpError(413, detail, code="context_length_exceeded", members=members)
+        case BudgetExceeded():
+            return _budget_error(problem)
         case UnknownSession():
             return HttpError(404, f"there is no session {problem.session!r}", code="unknown_session")
         case UnknownHandle():
@@ -147,6 +155,13 @@ def http_error_of(problem: FovealError) -> HttpError:
     return HttpError(500, detail, code=_snake_case(problem))
 
 
+def revoked_error() -> HttpError:
+    """Return the error that ends a response whose token is revoked while it is sent."""
+    return HttpError(
+        401, "this token was revoked: the rest of the response is not sent", code="token_revoked"
+    )
+
+
 _PROVIDER_STATUSES: Final[Mapping[str, int]] = MappingProxyType({"rate": 503, "connection": 504})
 
 
@@ -154,6 +169,21 @@ def _provider_error(problem: ProviderError) -> HttpError:
     status = _PROVIDER_STATUSES.get(problem.code, 502)
     headers = {"Retry-After": "10"} if status == 503 else None
     return HttpError(status, str(problem), code=f"provider_{problem.code or 'error'}", headers=headers)
+
+
+def _budget_error(problem: BudgetExceeded) -> HttpError:
+    """Return the error for a request that would exceed a limit. `Retry-After` is set for short waits only, because
+    coding agents wait in silence for as long as it says; `x-should-retry` keeps the libraries of OpenAI and
+    Anthropic from sending the request again at once, which would be in vain."""
+    headers = {"x-should-retry": "false"}
+    if problem.estimate is None:
+        return HttpError(403, str(problem), code="price_unknown", headers=headers)
+    if problem.wait_s is not None and problem.wait_s <= MAX_ANNOUNCED_WAIT_S:
+        headers = {"Retry-After": str(max(1, math.ceil(problem.wait_s)))}
+    members = {
+        name: getattr(problem, name) for name in ("limit", "unit", "spent", "left", "estimate", "until")
+    }
+    return HttpError(429, str(problem), code="budget_exceeded", headers=headers, members=members)
 
 
 def _snake_case(problem: Exception) -> str:
@@ -169,6 +199,8 @@ def error_format(path: str) -> ErrorFormat:
     """Return the error format of a path."""
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return "anthropic"
+    if path == "/v1/responses" or path.startswith("/v1/responses/"):
+        return "responses"
     return "openai" if path == "/v1" or path.startswith(("/v1/", "/inspect/")) else "problem"
 
 
@@ -179,8 +211,10 @@ def error_body(error: HttpError, format: ErrorFormat) -> dict[str, Any]:
             error.status, "invalid_request_error" if error.status < 500 else "api_error"
         )
         return {"type": "error", "error": {"type": error_type, "message": error.detail}}
-    if format == "openai":
-        error_type = "invalid_request_error" if error.status < 500 else "server_error"
+    if format in ("openai", "responses"):
+        error_type = _OPENAI_TYPES.get(
+            error.code, "invalid_request_error" if error.status < 500 else "server_error"
+        )
         code = error.code or _OPENAI_CODES.get(error.status)
         return {"error": {"message": error.detail, "type": error_type, "param": None, "code": code}}
     return {
@@ -203,13 +237,20 @@ def error_response(error: HttpError, format: ErrorFormat) -> Response:
     )
 
 
-def stream_error_event(error: HttpError, format: ErrorFormat) -> bytes:
-    """Return the server-sent event that ends a stream with an error.
+def stream_error_event(error: HttpError, format: ErrorFormat, *, number: int = 0) -> bytes:
+    """Return the server-sent event that ends a stream with an error; `number` is that of the event, where an API
+    counts them.
 
     The blank line in front ends an event that may have been cut in the middle.
     """
     name = "event: error\n" if format != "openai" else ""
-    return f"\n\n{name}data: ".encode() + encode_json(error_body(error, format)) + b"\n\n"
+    body = error_body(error, format)
+    if (
+        format == "responses"
+    ):  # documented flat, and sent with the member `error`, which client libraries look for
+        fields = {key: body["error"][key] for key in ("code", "message", "param")}
+        body = {"type": "error", "sequence_number": number, **fields, **body}
+    return f"\n\n{name}data: ".encode() + encode_json(body) + b"\n\n"
 
 
 def encode_json(value: Any) -> bytes:

@@ -52,6 +52,8 @@ NO_STORE: Final = (b"cache-control", b"no-store")
 _SECURITY_HEADER_NAMES: Final = frozenset(name for name, _ in SECURITY_HEADERS)
 MAX_CACHED_HOSTS: Final = 64
 """Host names for which it is kept whether they are loopback: parsing an address takes longer than most checks."""
+REQUEST_LINE_HOST: Final = b":authority"
+"""The host that a request line names beside another one in the Host header; no client can send this header."""
 _VALID_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _PORT: Final = re.compile(r":\d{0,5}$")
 
@@ -187,9 +189,8 @@ class RequestChecks:
         """Raise `HttpError` for a request that is refused; `any_site`: pages of other sites may send it."""
         if headers_too_large(headers):
             raise HttpError(431, "this request has too many headers, or too large ones", code="headers")
-        if not is_allowed_host(host_of(headers), self._hosts, addresses=self._addresses):
-            detail = "the Host header does not name this server: add the name to `server.hosts` if it should"
-            raise HttpError(421, detail, code="wrong_host")
+        if problem := self._host_problem(headers):
+            raise HttpError(421, problem, code="wrong_host")
         if not any_site and is_cross_site(headers):
             raise HttpError(403, "a page of another site may not use this server", code="cross_site")
         if header_value(headers, b"content-encoding").lower() not in (b"", b"identity"):
@@ -197,6 +198,19 @@ class RequestChecks:
         length = header_value(headers, b"content-length")
         if length.isdigit() and int(length[:20]) > self._max_body:
             raise self._too_large_error()
+
+    def _host_problem(self, headers: Headers) -> str:
+        """Return which part of a request does not name this server; "" if all do."""
+        if len(header_values(headers, b"host")) > 1:
+            return "more than one Host header does not name this server: send one"
+        if not is_allowed_host(host_of(headers), self._hosts, addresses=self._addresses):
+            return "the Host header does not name this server: add the name to `server.hosts` if it should"
+        if header_values(headers, REQUEST_LINE_HOST):
+            return (
+                "the request line does not name this server as the Host header does: send the path alone, or a URL "
+                "with the host and port of that header"
+            )
+        return ""
 
     def bounded(self, receive: Receive) -> Receive:
         """Return a `receive` that raises when the body exceeds `max_body` bytes."""

@@ -45,10 +45,13 @@ def is_deeper_than(text: bytes, limit: int) -> bool:
 
 def has_more_values_than(text: bytes, limit: int) -> bool:
     """Return whether all arrays and objects together hold more than `limit` values."""
-    marks = (b",", b"[", b"{")
-    if sum(map(text.count, marks)) <= limit:
+    if _count_marks(text) <= limit:
         return False
-    return sum(map(_without_strings(text).count, marks)) > limit
+    return _count_marks(_without_strings(text)) > limit
+
+
+def _count_marks(text: bytes) -> int:
+    return len(text) - len(text.translate(None, b",[{"))  # one pass, where `count` takes three
 
 
 def _without_strings(text: bytes) -> bytes:
@@ -73,15 +76,25 @@ async def read_bytes(request: Request) -> bytes:
 
     Raises `HttpError` if the body is incomplete, nested too deeply, or has too many values.
     """
+    data = await read_unchecked_depth(request)
+    check_depth(data, request.scope["state"]["max_depth"])
+    return data
+
+
+def check_depth(text: bytes, limit: int, *, inside: int = 0) -> None:
+    """Raise `HttpError` if JSON is nested more than `limit` levels deep, `inside` of which are around the text."""
+    if is_deeper_than(text, limit - inside):
+        raise HttpError(400, f"the JSON is nested more than {limit:,} levels deep", code="too_deep")
+
+
+async def read_unchecked_depth(request: Request) -> bytes:
+    """Return the bytes of a body as `read_bytes` does, of any depth: the caller uses `check_depth`."""
     try:
         data = await request.body()
     except ClientDisconnect:
         raise HttpError(400, "the connection ended before the body did", code="incomplete") from None
-    max_depth: int = request.scope["state"]["max_depth"]
     if has_more_values_than(data, MAX_JSON_VALUES):
         raise HttpError(413, f"the JSON has more than {MAX_JSON_VALUES:,} values", code="too_many_values")
-    if is_deeper_than(data, max_depth):
-        raise HttpError(400, f"the JSON is nested more than {max_depth:,} levels deep", code="too_deep")
     return data
 
 
@@ -178,6 +191,8 @@ def describe_type(kind: inspect.Type) -> str:
             return f"a list of {items}{_bounds(low, high)}"
         case inspect.IntType(ge=low, le=high):
             return f"a whole number{_bounds(low, high)}"
+        case inspect.FloatType():
+            return _JSON_TYPE_NAMES["float"]
         case inspect.LiteralType(values=values):
             return " or ".join(f'"{value}"' for value in values)
         case inspect.BoolType():

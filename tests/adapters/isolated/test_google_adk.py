@@ -272,6 +272,18 @@ def test_recall_tools_answer_from_the_conversation_that_calls_them(provider: Gem
     assert [tool["name"] for tool in declared] == ["search", "recall_search", "recall_read"]
 
 
+def test_context_tools_show_the_model_its_window(provider: GeminiStandIn) -> None:
+    def script(number: int) -> Answer:
+        return Answer(calls=(("context_status", {}),)) if number == 1 else Answer(text=f"Answer {number}.")
+
+    provider.script = script
+    chat = Chat(finder(provider), plugin(context_tools=True))
+    (result,) = results(asyncio.run(chat.ask("What fills your window?")), "context_status")
+    assert "[foveal context: the request has " in result
+    declared = provider.requests[0].body["tools"][0]["functionDeclarations"]
+    assert [tool["name"] for tool in declared] == ["search", "context_status", "context_cut"]
+
+
 def test_contexts_in_a_store_survive_a_restart(provider: GeminiStandIn, tmp_path: Path) -> None:
     service = InMemorySessionService()
 

@@ -89,7 +89,7 @@ class Agent:
         return reply.choices[0].message
 
     def run_tool(self, function: Any) -> str:
-        if function.name.startswith("recall_"):
+        if function.name.startswith(("recall_", "context_")):
             assert self.fitted is not None
             return self.fitted.recall(function.name, function.arguments, self.messages)
         return search(**json.loads(function.arguments))
@@ -209,6 +209,17 @@ def test_recall_tools_answer_from_the_conversation_that_calls_them(provider: Sta
     (result,) = [message["content"] for message in one.messages if message["role"] == "tool"]
     assert "called Ann" in result
     assert "called Bob" not in result
+
+
+def test_context_tools_show_the_model_its_window(provider: StandIn) -> None:
+    def script(number: int) -> Answer:
+        return Answer(calls=(("context_status", {}),)) if number == 1 else Answer(text=f"Answer {number}.")
+
+    provider.script = script
+    one = Agent(provider, FovealCallback(**settings(context_tools=True)).completion)
+    asyncio.run(one.ask("What fills your window?"))
+    (result,) = [message["content"] for message in one.messages if message["role"] == "tool"]
+    assert result.startswith("[foveal context: the request has ")
 
 
 def test_contexts_in_a_store_survive_a_restart(provider: StandIn, tmp_path: Path) -> None:

@@ -202,6 +202,17 @@ def test_recall_tools_answer_from_the_conversation_that_calls_them(provider: Bed
     assert "called Bob" not in result["content"][0]["text"]
 
 
+def test_context_tools_show_the_model_its_window(provider: BedrockStandIn) -> None:
+    def script(number: int) -> Answer:
+        return Answer(calls=(("context_status", {}),)) if number == 1 else Answer(text=f"Answer {number}.")
+
+    provider.script = script
+    one = agent(provider, plugin(context_tools=True))
+    one("What fills your window?")
+    (result,) = [b["toolResult"] for m in one.messages for b in m["content"] if "toolResult" in b]
+    assert result["content"][0]["text"].startswith("[foveal context: the request has ")
+
+
 def test_contexts_in_a_store_survive_a_restart(provider: BedrockStandIn, tmp_path: Path) -> None:
     for _ in range(2):
         foveal = plugin(store=str(tmp_path / "contexts.db"))

@@ -32,6 +32,9 @@ BASH = shutil.which("bash") or "/bin/bash"
         ('echo "* ~ {a,b} # <>&;| it\'s"', [("echo", "* ~ {a,b} # <>&;| it's")]),
         ("cmake -DX=1 a=b HEAD^ a@b c:d %1", [("cmake", "-DX=1", "a=b", "HEAD^", "a@b", "c:d", "%1")]),
         ("echo 'é'", [("echo", "é")]),
+        ("pytest -q 2>&1 | tail -3", [("pytest", "-q"), ("tail", "-3")]),
+        ("ls 2>/dev/null || a >/dev/null 2>&1; b &> /dev/null", [("ls",), ("a",), ("b",)]),
+        ("ls2>/dev/null; a 2 >&2", [("ls2",), ("a", "2")]),
     ],
 )
 def test_plain_words_are_parsed_as_bash_reads_them(text: str, commands: list[tuple[str, ...]]) -> None:
@@ -70,7 +73,16 @@ def test_plain_words_are_parsed_as_bash_reads_them(text: str, commands: list[tup
         ("ls ~", "it has `~`"),
         ("ls a:~", "it has `~`"),
         ("ls > x", "it has `>`"),
-        ("ls 2>&1", "it has `>`"),
+        ("ls 3>&1", "it has `>`"),
+        ("ls >> /dev/null", "it has `>`"),
+        ("ls > /dev/null/x", "it has `>`"),
+        ("ls > /dev/nullx", "it has `>`"),
+        ("ls > /dev/sda", "it has `>`"),
+        ("ls 2>&1 x", None),
+        ("ls >&1", "it has `>`"),
+        ("ls >& x", "it has `>`"),
+        ("2>&1", "its first word is not the name of a program"),
+        ("ls; >/dev/null", "its first word is not the name of a program"),
         ("ls < x", "it has `<`"),
         ("cat <<< x", "it has `<`"),
         ("cat <<X", None),
@@ -166,6 +178,7 @@ def commands_that_bash_runs(text: str, stubs: Path) -> list[tuple[str, ...]]:
 
 PLAIN = [*PROGRAMS, " ", ";", "&&", "||", "|", "x", "-n", "'a b'", '"a b"', "''", "^", "@", "/"]
 SYNTAX = [
+    *("2>&1", " >&2", " 2>/dev/null", " >/dev/null", "&> /dev/null", " 2"),
     *(
         "&",
         "'",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from foveal.agent.permissions.command_rules import (
     CommandRule,
@@ -304,6 +305,10 @@ def test_a_file_that_cannot_be_restored_is_not_overwritten_without_a_question() 
         ("$x y", True),
         ("npm test", False),
         ("git commit -m x", False),
+        ("git reflog", False),
+        ("python -m pip install x", True),
+        ("python -m pytest", False),
+        ("sh -c 'cd x && curl y'", True),
         ("rm -rf src", False),
     ],
 )
@@ -314,9 +319,23 @@ def test_where_the_sandbox_has_a_network_what_fetches_or_publishes_asks(text: st
 
 
 def test_without_a_sandbox_reading_needs_no_question() -> None:
-    reading = call("cat AGENTS.md", only_reads=True, protected="AGENTS.md")
+    reading = call("cat AGENTS.md", protected="AGENTS.md")
+    reading = replace(reading, commands=tuple(replace(each, only_reads=True) for each in reading.commands))
     assert decide(reading, Permissions()) == Allowed("it only reads")
     assert isinstance(decide(reading, Permissions(), mode="ask"), Ask)
+
+
+def test_beside_a_runner_what_only_reads_needs_no_rule() -> None:
+    facts = call("pytest -q 2>&1 | tail -3")
+    first, last = facts.commands
+    facts = replace(facts, commands=(first, replace(last, only_reads=True)))
+    assert decide(facts, Permissions()) == Ask(
+        session_rules=(exact("pytest", "-q"),), project_rules=(prefix("pytest"),)
+    )
+    allowed = Permissions(allow=(prefix("pytest"),))
+    assert isinstance(decide(facts, allowed), Allowed)
+    assert isinstance(decide(facts, allowed, mode="ask"), Ask)
+    assert isinstance(decide(facts, Permissions(allow=(prefix("mypy"),))), Ask)
 
 
 def test_runners_and_commits_are_allowed_by_their_first_words_with_and_without_a_sandbox() -> None:

@@ -588,6 +588,23 @@ def test_a_line_that_stages_and_commits_works_without_hooks(repository: Machine)
     assert not (repository.workspace / "hook-ran").exists()
 
 
+def test_a_git_that_is_stopped_leaves_no_lock(repository: Machine) -> None:
+    with open(repository.workspace / "large", "wb") as file:
+        file.truncate(8 * 1024**3)  # git holds the index while it reads it
+    answer = repository.run("git add -A", timeout=1)
+    assert "it was stopped after 1 seconds" in answer
+    assert not list((repository.workspace / ".git").rglob("*.lock"))
+
+
+def test_a_command_that_is_stopped_can_clean_up(machine: Machine) -> None:
+    answer = machine.run(
+        "trap 'rm busy; exit 9' TERM; touch busy; for i in $(seq 600); do sleep 0.1; done", timeout=1
+    )
+    assert "it was stopped after 1 seconds" in answer
+    assert answer.endswith("exit status 9")
+    assert not (machine.workspace / "busy").exists()
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -886,6 +903,34 @@ def test_a_command_cannot_move_the_mount_point_of_the_next_one(
     done = subprocess.run(sandbox.wrap(["pwd"]), capture_output=True, text=True)
     assert done.stdout == f"{workspace}\n"
     assert [path.name for path in machine.outside.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize("link", ["../../outside", "/oldroot{outside}", "/newroot{outside}", "../.ssh/.."])
+def test_a_folder_exchanged_for_a_link_while_a_command_starts_is_no_way_out(
+    machine: Machine, link: str
+) -> None:
+    """As another command does that still runs: between the decision about the mounts and the mounting."""
+    (machine.workspace / "new/.git").mkdir(parents=True)
+    (machine.outside / ".git").mkdir()
+    (machine.home / ".git").mkdir()
+    (machine.home / ".git/config").write_text("PRIVATE")
+    command = "echo broken > ../../outside/theirs; echo broken > ../planted; cat ../.git/config; echo started"
+    argv = machine.sandbox.wrap(["sh", "-c", command])
+    (machine.workspace / "new").rename(machine.workspace / "old")
+    (machine.workspace / "new").symlink_to(link.format(outside=machine.outside))
+    done = subprocess.run(argv, cwd=machine.workspace, capture_output=True, text=True)
+    assert done.stdout == ""
+    assert done.returncode != 0
+    assert (machine.outside / "theirs").read_text() == "untouched"
+    assert not (machine.home / "planted").exists()
+    assert machine.run("cat ../.git/config || echo hidden").endswith("hidden\nexit status 0")
+
+
+def test_a_workspace_with_many_protected_folders_and_odd_names_is_checked(machine: Machine) -> None:
+    for name in ("a b", "tab\there", "back\\slash", "new\nline", "öä|é", "*", *map(str, range(250))):
+        (machine.workspace / name / ".git").mkdir(parents=True)
+    assert machine.run("mkdir '*/made' && ls -d '*/made'") == "*/made\nexit status 0"
+    assert machine.sandbox.name == "bubblewrap"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

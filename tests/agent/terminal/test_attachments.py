@@ -315,6 +315,13 @@ def test_enter_sends_a_folder_that_is_named_in_full(project: ChatProject) -> Non
         terminal.see("attached: src/,")
 
 
+def test_policies_are_completed_by_name(tmp_path: Path) -> None:
+    completions = Completions(tmp_path, policies=lambda: ["economy", "mine"])
+    found = completions.get_completions(Document("/policy m"), CompleteEvent())
+    assert [completion.text for completion in found] == ["mine"]
+    assert "plain" in listed(tmp_path, "/policy ")
+
+
 def listed(folder: Path, typed: str) -> list[str]:
     completions = Completions(folder)
     found = completions.get_completions(Document(typed), CompleteEvent())

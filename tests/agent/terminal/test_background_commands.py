@@ -237,6 +237,59 @@ def test_a_protected_file_is_set_aside_before_a_step_that_only_reads_and_at_the_
 
 
 @needs_sandbox
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_the_next_chats_set_aside_what_a_kept_command_made(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+) -> None:
+    """While it still runs, and once after it has ended; what the user makes later stays."""
+    wait = "until test -e {}; do sleep 0.05; done"
+    first = "echo evil > .envrc; mkdir -p s/.git/hooks; touch first"
+    job = f"{wait.format('go')}; {first}; {wait.format('go2')}; mkdir .vscode; touch second; sleep 100"
+    project.script([("run", {"command": job, "background": True})], "Started.")
+    with project.terminal("--session", "s", columns=200, env=SANDBOX) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("start it")
+        terminal.see("Started.")
+        terminal.enter("/jobs keep j1")
+        said = terminal.see(
+            "protected files that it makes then keep their names until the next chat here begins"
+        )
+        found = re.search(r"kill -- -(\d+)", said)
+        assert found is not None
+        watchdog = int(Path(f"/proc/{found[1]}/stat").read_text().rpartition(")")[2].split()[1])
+        if is_killed:
+            os.kill(terminal.pid, signal.SIGKILL)
+        else:
+            terminal.enter("/quit")
+        terminal.ended()
+    (project.folder / "go").touch()
+    wait_for(project.folder / "first")
+
+    def next_chat(session: str, *made: str) -> None:
+        async def steps(chat: InProcessChat) -> Any:
+            for name in made:
+                notice = f"{name} is new since then and protected: it is {name}.set-aside now"
+                assert notice in chat.err.getvalue()
+                assert not (project.folder / name).exists()
+            assert made or "new since then" not in chat.err.getvalue()
+
+        run_chat(project, monkeypatch, steps, session=session, sandbox="auto")
+
+    try:
+        next_chat("other", ".envrc", "s/.git")
+        next_chat("s")
+        (project.folder / "go2").touch()
+        wait_for(project.folder / "second")
+    finally:
+        os.killpg(int(found[1]), signal.SIGTERM)
+    assert ends(watchdog)
+    next_chat("s", ".vscode")
+    (project.folder / ".idea").mkdir()
+    next_chat("s")
+    assert (project.folder / ".idea").exists()
+
+
+@needs_sandbox
 def test_rewind_restores_what_a_background_command_deleted(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,20 @@ def test_every_display_shows_the_same_percentage(
     run_chat(project, monkeypatch, steps)
 
 
+def test_in_a_narrow_terminal_the_missing_sandbox_is_named_before_the_bar_is_drawn(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        report = await chat.state.session.report()
+        for width in (24, 40, 50, 80):
+            shown = plain_text([status_row(report, width=width, sandbox="", warning="")])
+            assert " no sandbox" in shown
+            assert len(shown.rstrip("\n")) <= width
+        assert "▕" in shown
+
+    run_chat(project, monkeypatch, steps)
+
+
 def test_without_a_yes_the_limit_is_told_before_and_after(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

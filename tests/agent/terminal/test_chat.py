@@ -553,7 +553,10 @@ def test_run_does_one_task_and_sets_the_exit_code(project: ChatProject) -> None:
     project.script(code='ProviderError("OpenAI wants you to wait 30 s: too many requests", code="rate")')
     done = project.run_piped("run", "do this")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "foveal: OpenAI wants you to wait 30 s: too many requests\n"
+    assert (
+        done.stderr
+        == "foveal: standard input is empty\nfoveal: OpenAI wants you to wait 30 s: too many requests\n"
+    )
     done = project.run_piped("run", input=" \n")
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is no task" in done.stderr
@@ -658,8 +661,9 @@ def test_a_missing_key_is_one_sentence(project: ChatProject) -> None:
         env={"FOVEAL_PROVIDER": "", "ANTHROPIC_API_KEY": ""},
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("foveal: Anthropic needs a key: set ANTHROPIC_API_KEY")
-    assert done.stderr.count("\n") == 1
+    problem = done.stderr.removeprefix("foveal: standard input is empty\n")
+    assert problem.startswith("foveal: Anthropic needs a key: set ANTHROPIC_API_KEY")
+    assert problem.count("\n") == 1
 
 
 def test_a_missing_library_is_reported_with_its_install_command(project: ChatProject) -> None:
@@ -826,7 +830,7 @@ def test_compact_shows_summary_and_sizes_and_can_be_undone(
         assert f"took back {handle} (compacted)" in await chat.send("/undo")
         assert (await chat.state.session.report()).used == before
         assert (await chat.send("/undo e1")).startswith(
-            "✗ e1 is not a reduction, an expansion, a pin, a supersession or a rewind"
+            "✗ e1 is not a reduction, an expansion, a pin, a mark, a supersession or a rewind"
         )
 
     run_chat(project, monkeypatch, steps, window=32_000)
@@ -979,7 +983,7 @@ def test_instructions_that_the_user_has_not_allowed_are_named(
     not_used = f"{project.folder}/AGENTS.md is not used: you were not asked about it yet"
 
     async def steps(chat: InProcessChat) -> None:
-        assert not_used in chat.err.getvalue()
+        assert "1 item of this project is not used" in chat.err.getvalue()
         listed = (await chat.send("/instructions")).splitlines()
         assert listed == [
             "no instructions are in force",
@@ -1250,6 +1254,20 @@ def test_a_model_with_an_unknown_provider_is_said_to_be_one_of_the_configured_se
         assert "there is no provider nope: nope/zzz is taken as a model of the server" in shown
         assert "there is no provider" not in await chat.send("/model openai/nope/zzz")
         assert "did you mean openai/gpt-5.1?" in await chat.send("/model opnai/gpt-5.1")
+
+    run_chat(project, monkeypatch, steps)
+
+
+def test_a_model_without_a_provider_says_that_the_provider_changes(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        monkeypatch.delenv("FOVEAL_PROVIDER")
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+        assert "the provider is now" not in await chat.send("/model vllm/m")
+        said = "the provider is now openai; /model vllm/nope asks vllm for this model"
+        assert said in await chat.send("/model nope")
+        assert "the provider is now" not in await chat.send("/model other")
 
     run_chat(project, monkeypatch, steps)
 

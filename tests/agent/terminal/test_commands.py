@@ -11,7 +11,7 @@ import pytest
 from foveal import cli
 from foveal.agent.terminal.commands import SLASH_COMMANDS
 from foveal.agent.terminal.commands.rewinding import MAX_DIFF_LINES
-from foveal.core.log import Pinned, Rewound, UserSaid
+from foveal.core.log import Pinned, Prioritised, Rewound, Steered, UserSaid
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.terminal import CTRL_D, Terminal
 
@@ -114,6 +114,39 @@ def test_a_pasted_command_that_cannot_run_returns_to_the_input_line(project: Cha
         terminal.see(lambda t: "› /new\n  and so on" in "\n".join(t.lines))
 
 
+# ── Focus and priorities ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_focus_is_set_and_taken_back(project: ChatProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        assert "the next summary keeps “the migration” above all" in await chat.send("/focus the migration")
+        assert "the focus is taken back" in await chat.send("/focus")
+
+    run_chat(project, monkeypatch, steps)
+    steered = [event.fact for event in project.events() if isinstance(event.fact, Steered)]
+    assert steered == [Steered(by="user", focus="the migration"), Steered(by="user")]
+
+
+def test_a_mark_gives_a_message_a_priority_until_it_is_undone(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("hi")
+        said = next(e.handle for e in await chat.state.session.events() if isinstance(e.fact, UserSaid))
+        shown = await chat.send(f"/mark {said} high")
+        assert f"{said} has high priority in the next cut · /undo e" in shown
+        assert f"high priority: {said}" in await chat.send("/context")
+        await chat.send(f"/undo {shown.split('/undo ')[1].split()[0]}")
+        assert "high priority" not in await chat.send("/context")
+        assert "/mark needs a handle and a priority: low, normal or high" in await chat.send(f"/mark {said}")
+        assert "urgent" in await chat.send(f"/mark {said} urgent")
+        assert "e999" in await chat.send("/mark e999 low")
+
+    run_chat(project, monkeypatch, steps)
+    (marked,) = [event.fact for event in project.events() if isinstance(event.fact, Prioritised)]
+    assert marked.priority == "high"
+
+
 # ── Again, init and diff ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -168,6 +201,20 @@ def test_init_sends_the_prepared_request_and_asks_before_overwriting(project: Ch
     [sent] = project.user_messages()
     assert sent.startswith("Write the file AGENTS.md in the working folder")
     assert sent.endswith("The user adds: in British English")
+
+
+def test_init_attaches_the_files_that_the_wish_names(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.script("Written.")
+
+    async def steps(chat: InProcessChat) -> None:
+        assert "there is no file b.txt: nothing was sent" in await chat.send("/init as in @b.txt")
+        await chat.send("/init as in @a.txt")
+
+    run_chat(project, monkeypatch, steps)
+    [sent] = project.user_messages()
+    assert "The user adds: as in @a.txt\n[foveal: attached a.txt]\none\ntwo\n" in sent
 
 
 def test_init_needs_tools(project: ChatProject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foveal.core.log import Event, UserSaid
+from foveal.core.log import Event, ToolReturned, UserSaid, text_of
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.sandbox_here import needs_sandbox
 
@@ -157,13 +157,18 @@ def test_rewind_restores_what_commands_deleted_and_changed(
 ASKED_FOR_LARGE_FILES = (
     "rm data.bin",
     "rm -rf .",
-    "rm *",
-    "cd . && rm a.txt",
     "cp a.txt data.bin",
     "ls > data.bin",
-    'python3 -c \'open("data.bin", "w")\'',
 )
 RUN_BESIDE_LARGE_FILES = (
+    "rm *",
+    "cd . && rm a.txt",
+    'python3 -c \'open("data.bin", "w")\'',
+    "mkdir moved && mv d* moved; find . -name '*.bin' -delete",
+    "mv dee? elsewhere; cd deep && rm -rf *",
+    "echo a > a.txt && sed -i s/a/b/ a.txt && tar czf /tmp/x.tgz a.txt",
+    "find . -name '*.py' | xargs wc -l",
+    "curl -sS https://example.com",
     "rm b.txt",
     "rm -rf sub",
     "ls *.txt > list",
@@ -179,21 +184,31 @@ def test_beside_a_file_that_is_too_large_to_restore_only_what_may_delete_it_asks
         file.truncate(11 * 1024 * 1024)
     (project.folder / "b.txt").write_text("b")
     (project.folder / "sub").mkdir()
+    deep = project.folder / "deep" / "inner" / "more.bin"
+    deep.parent.mkdir(parents=True)
+    deep.write_bytes(b"x" * (11 * 1024 * 1024))
     project.script(*([run(text)] for text in (*ASKED_FOR_LARGE_FILES, *RUN_BESIDE_LARGE_FILES)), "Done.")
 
     async def work(chat: InProcessChat) -> None:
         await chat.send("clean up")
         said = chat.err.getvalue()
-        assert "/rewind cannot restore files of more than 10,485,760 bytes each: data.bin" in said
+        assert (
+            "/rewind cannot restore files of more than 10,485,760 bytes each: data.bin, deep/inner/more.bin"
+            in said
+        )
         asked = [line for line in said.splitlines() if line.startswith("? Allow")]
         assert [line.partition("run: ")[2].partition("? no:")[0] for line in asked] == list(
             ASKED_FOR_LARGE_FILES
         )
         events = await chat.state.session.events()
+        results = [text_of(event.fact.content) for event in events if isinstance(event.fact, ToolReturned)]
+        assert "read-only for a command that does not name what it changes: data.bin, deep" in results[4]
+        assert results[9].endswith("exit status 0")
         (message,) = [event.handle for event in events if isinstance(event.fact, UserSaid)]
         await chat.send(f"/rewind {message} files")
 
     run_chat(project, monkeypatch, work, sandbox="auto")
+    assert deep.read_bytes() == b"x" * (11 * 1024 * 1024)
     assert (project.folder / "b.txt").read_text() == "b"
     assert (project.folder / "a.txt").read_text() == "one\ntwo\n"
     assert not (project.folder / "list").exists()

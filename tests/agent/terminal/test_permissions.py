@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from typing import Any
 
 import pytest
@@ -114,13 +115,24 @@ def test_rules_are_listed_and_removed(project: ChatProject) -> None:
 @pytest.mark.parametrize(
     ("options", "env", "told"),
     [
-        ((), {}, "no rules: there is no sandbox, so each command that can change something asks"),
+        (
+            (),
+            {},
+            "no rules: there is no sandbox, so each command asks that does not only read files here\n"
+            "  each change of a file asks, and each call of an MCP server\n",
+        ),
         ((), ASK, "no rules: each command asks, and each change of a file"),
         (("--yes",), {}, "no rules: runs, and there is no sandbox"),
         pytest.param(
             (),
             {"FOVEAL_TOOLS_SANDBOX": "auto"},
             "no rules: in the sandbox, commands run; outside, each asks",
+            marks=pytest.mark.skipif(find_sandbox(ROOT).sandbox is None, reason="needs a sandbox"),
+        ),
+        pytest.param(
+            (),
+            {"FOVEAL_TOOLS_SANDBOX": "auto", "FOVEAL_TOOLS_NETWORK": "true"},
+            "and so does what cannot be restored, fetches or publishes\n",
             marks=pytest.mark.skipif(find_sandbox(ROOT).sandbox is None, reason="needs a sandbox"),
         ),
         (("--allow", "write"), {}, "everything else: there is no sandbox, so each command"),
@@ -132,6 +144,24 @@ def test_permissions_say_what_happens_without_a_rule(
     done = project.run_piped("chat", *options, input="/permissions\n", env=env)
     assert told in done.stdout
     assert "protected paths and leaving the sandbox ask each time" in done.stdout
+
+
+def test_permissions_say_that_a_rule_does_not_count_and_that_plan_mode_is_on(project: ChatProject) -> None:
+    rules = [
+        {
+            "words": words, "is_prefix": True, "project": str(project.folder.resolve()),
+            "program": "/usr/bin/git", "expires_at": time.time() + 1e6,
+        }
+        for words in (["git", "status"], ["git", "add"])
+    ]  # fmt: skip
+    state = project.home / ".local/state/foveal"
+    state.mkdir(parents=True)
+    (state / "permissions.json").write_text(json.dumps({"rules": rules}))
+    done = project.run_piped("chat", input="/plan\n/permissions\n")
+    first, second = (line for line in done.stdout.splitlines() if "begins with" in line)
+    assert first.endswith("; does not count without a sandbox")
+    assert "does not count" not in second
+    assert "plan mode is on: nothing is changed until you agree to the plan" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["/new", "/clear", "/fork", "/resume other"])

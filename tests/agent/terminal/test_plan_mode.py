@@ -148,3 +148,27 @@ def test_the_command_says_what_it_did(project: ChatProject, monkeypatch: pytest.
         assert "plan mode is off" in await chat.send("/plan")
 
     run_chat(project, monkeypatch, steps)
+
+
+def test_the_task_of_plan_attaches_the_files_that_it_names(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.script("I would split it.")
+
+    async def steps(chat: InProcessChat) -> None:
+        assert "there is no file b.txt: nothing was sent" in await chat.send("/plan look at @b.txt")
+        await chat.send("/plan split @a.txt")
+
+    run_chat(project, monkeypatch, steps)
+    (said,) = project.user_messages()
+    assert said.startswith("split @a.txt")
+    assert "[foveal: attached a.txt]\none\ntwo\n" in said
+
+
+def test_what_is_piped_belongs_to_the_task_of_plan(project: ChatProject) -> None:
+    project.script("It is fine.")
+    done = project.run_piped("run", "/plan review this", "--session", "s", input="- old\n+ new\n")
+    assert done.returncode == 0
+    (said,) = project.user_messages()
+    assert "review this" in said
+    assert "[foveal: attached standard input]\n- old\n+ new\n" in said

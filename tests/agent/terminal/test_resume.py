@@ -153,6 +153,20 @@ def test_the_advice_to_continue_names_another_store(project: ChatProject) -> Non
         terminal.see(f"to continue: foveal --resume s --store {other}")
 
 
+def test_the_advice_to_continue_names_the_chosen_model_and_agent(project: ChatProject) -> None:
+    settings = project.home / ".config/foveal/foveal.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("[agents.reviewer]\nprompt = 'Review.'\n")
+    with project.terminal("--session", "s", "--agent", "reviewer", columns=200) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("hi")
+        terminal.see("Hello you.")
+        terminal.enter("/model scripted/other")
+        terminal.see("scripted/other · window")
+        terminal.type(CTRL_D)
+        terminal.see("to continue: foveal --resume s --model scripted/other --agent reviewer")
+
+
 def test_the_last_turns_are_drawn_as_the_first_time(project: ChatProject) -> None:
     project.script("Hello **you**, `code`.\n\n- one\n- two")
     for how in ("--session", "--resume"):

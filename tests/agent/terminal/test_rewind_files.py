@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -156,6 +157,56 @@ def test_a_protected_file_is_not_restored_without_a_terminal(
         assert (project.folder / "AGENTS.md").exists()
 
     run_chat(project, monkeypatch, steps, yes=True)
+
+
+@needs_sandbox
+def test_rewind_restores_modes_and_empty_folders_and_names_no_harmless_command(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of the command that changed files; what was committed or left out of the copies is named."""
+    folder = project.folder
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    for name in ("b.txt", "a.py", "s.sh"):
+        (folder / name).write_text(f"{name}\n")
+        (folder / name).chmod(0o640)
+    (folder / "empty" / "inner").mkdir(parents=True)
+    (folder / "empty").chmod(0o750)
+    (folder / "private").mkdir(mode=0o700)
+    (folder / "private" / "x").write_text("x")
+    (folder / "node_modules").mkdir()
+    commands = (
+        "ls",
+        "sleep 0",
+        "rm -rf s.sh empty private; chmod 000 b.txt; chmod 777 a.py; mkdir -p new/inner",
+        "chmod 700 a.py",
+        "git add a.txt",
+        "rm -rf node_modules",
+    )
+    project.script(*([("run", {"command": command})] for command in commands), "Done.")
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("go")
+        handle = (await chat.send("/rewind")).splitlines()[-1].split()[0]
+        said = await chat.send(f"/rewind {handle} files")
+        assert "what these calls did is not undone: run: git add a.txt · run: rm -rf node_modules\n" in said
+        for shown in ("restored b.txt", "restored a.py", "restored s.sh", "restored empty/inner/"):
+            assert f"▪ {shown} " in said
+        assert "deleted new/inner/ " in said
+        assert "private/ " not in said
+        states = {
+            str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in folder.rglob("[!.]*")
+        }
+        kept = {name: mode for name, mode in states.items() if not name.startswith((".", "a.txt"))}
+        assert kept == {
+            "b.txt": 0o640, "a.py": 0o640, "s.sh": 0o640, "empty": 0o750, "empty/inner": states["empty/inner"],
+            "private": 0o700, "private/x": states["private/x"],
+        }  # fmt: skip
+        await chat.send("/undo")
+        assert not (folder / "empty").exists()
+        assert (folder / "a.py").stat().st_mode & 0o777 == 0o700
+        assert (folder / "new" / "inner").is_dir()
+
+    run_chat(project, monkeypatch, steps, yes=True, sandbox="auto")
 
 
 KILLED = "rm -f a.txt; echo x > .envrc; touch ready; sleep 500"

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from foveal.core.log import ToolReturned, text_of
-from support.chat_project import ChatProject
+from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.sandbox_here import WHY_NO_SANDBOX, needs_sandbox, shared_folder
 from support.terminal import CTRL_C
 
@@ -150,3 +150,18 @@ def test_the_doctor_names_the_sandbox_or_says_why_there_is_none(project: ChatPro
     if not WHY_NO_SANDBOX:
         assert sandbox_line(**WITH_SANDBOX) == "bubblewrap, without network"
         assert sandbox_line(**WITH_SANDBOX, FOVEAL_TOOLS_NETWORK="1") == "bubblewrap, with network"
+
+
+@needs_sandbox
+def test_the_user_reads_which_hooks_do_not_run(project: ChatProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.home / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n")
+    subprocess.run(["git", "init", "-q", "."], cwd=project.folder, check=True)
+    (project.folder / ".git/hooks/pre-commit").write_text("#!/bin/sh\n")
+    (project.folder / ".git/hooks/pre-commit").chmod(0o755)
+    project.script([("run", {"command": "git add -A && git commit -m Begin && git log -1"})], "Done.")
+
+    async def steps(chat: InProcessChat) -> None:
+        said = await chat.send("commit it")
+        assert "  │ [foveal: hooks do not run in the sandbox: pre-commit]\n" in said + chat.err.getvalue()
+
+    run_chat(project, monkeypatch, steps, sandbox="auto")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import sys
 
 import pytest
 
-from foveal.core.log import Opened, ToolReturned, UserSaid
+from foveal.core.log import Compacted, Masked, Opened, ToolReturned, UserSaid
 from foveal.stores import open_store
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.terminal import CTRL_C
@@ -63,7 +65,9 @@ def test_tasks_of_one_answer_are_shown_with_their_names_and_ctrl_c_ends_all(proj
         terminal.enter("once more")
         terminal.see(lambda t: t.text.count("● task right") == 2)
         terminal.type(CTRL_C)
-        terminal.see("stopped; the conversation so far is kept")
+        seen = terminal.see("stopped; the conversation so far is kept")
+        for name in ("left", "right"):
+            assert f"▪ stopped: task {name}: look {name}" in seen
     results = [e.fact for e in project.events() if isinstance(e.fact, ToolReturned)]
     assert [result.error for result in results] == [False, False, True, True]
     for id in ("s", *sub_sessions(project)):
@@ -129,3 +133,64 @@ def test_the_menu_and_continue_do_not_offer_sub_agents(
     with project.terminal("--resume") as terminal:
         seen = terminal.see("Continue which session?")
         assert "task: scout" not in seen
+
+
+def test_the_cost_in_the_status_line_has_that_of_sub_agents_also_when_the_session_is_opened_again(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.script(task("look left", "left"), "Nothing there. " * 500, "It is empty.")
+    seen: list[float] = []
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("look around")
+        own = (await chat.state.session.report()).spent or 0.0
+        report = await chat.state.report()
+        below = chat.state.subagents.used
+        assert (report.spent or 0.0) == own + below.dollars > 2 * own > 0
+        assert f"sub-agents    {below.tokens:,} tokens more, ${below.dollars:.2f}" in await chat.send(
+            "/tokens"
+        )
+        seen.append(report.spent or 0.0)
+
+    async def again(chat: InProcessChat) -> None:
+        assert [(await chat.state.report()).spent] == seen
+
+    run_chat(project, monkeypatch, steps, model="openai/gpt-4.1")
+    run_chat(project, monkeypatch, again, model="openai/gpt-4.1")
+
+
+def test_a_sub_agent_ends_at_the_configured_cost(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = [("list", {})]
+    project.script(task("look left", "left"), look, look, "never", "It is empty.")
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("look around")
+        results = [e.fact for e in await chat.state.session.events() if isinstance(e.fact, ToolReturned)]
+        assert "ended early, it has reached its limit of $0.0010;" in str(results[0].content)
+
+    settings = {"tasks.max_cost": 0.001}
+    run_chat(project, monkeypatch, steps, model="openai/gpt-4.1", settings=settings)
+
+
+def test_a_cut_of_a_sub_agent_is_shown_to_the_hook_of_the_user(
+    project: ChatProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = []
+    for part in range(9):
+        text = "".join(f"part_{part}_{line} is built from its sources\n" for line in range(200))
+        (project.folder / f"part{part}.txt").write_text(text)
+        reads.append([("read", {"path": f"part{part}.txt"})])
+    project.script(task("look left", "left"), *reads, "Nothing there.", "It is empty.")
+    seen = project.folder / "seen.txt"
+    code = f"import sys; open({str(seen)!r}, 'a').write(sys.stdin.read() + '\\n')"
+
+    async def steps(chat: InProcessChat) -> None:
+        await chat.send("look around")
+        assert not [e for e in await chat.state.session.events() if isinstance(e.fact, Compacted | Masked)]
+
+    settings = {"context.hook": [sys.executable, "-c", code], "context.policy": "rolling"}
+    run_chat(project, monkeypatch, steps, settings=settings)
+    cuts = [json.loads(line) for line in seen.read_text().splitlines()]
+    assert {event["tool"] for cut in cuts for event in cut["events"] if "tool" in event} == {"read"}

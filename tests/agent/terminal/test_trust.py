@@ -205,7 +205,7 @@ def test_without_a_terminal_nothing_is_used_unless_the_hash_matches(hostile: Hos
 def test_without_the_project_there_is_nothing_to_say(hostile: HostileProject) -> None:
     hostile.write("foveal.toml", "no TOML")
     done = hostile.run("--no-project")
-    assert (done.returncode, done.stderr, hostile.has_run) == (0, "", False)
+    assert (done.returncode, done.stderr, hostile.has_run) == (0, "foveal: standard input is empty\n", False)
 
 
 def test_config_project_prints_every_item_in_full(hostile: HostileProject) -> None:

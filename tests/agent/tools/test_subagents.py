@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +18,10 @@ from foveal.agent.tools.subagents import (
     MAX_TASK_RESULT_CHARS,
     SubAgents,
     TaskLimits,
+    TaskUsage,
     is_subagent_id,
     open_task_session,
+    recorded_usage,
 )
 from foveal.core.log import Call, Event, ModelSaid, Opened, ToolReturned, UserSaid, text_of
 from foveal.core.tokens import MessageTokens
@@ -42,13 +45,21 @@ class ByTask:
         self.scripts = {task: Scripted(*answers) for task, answers in scripts.items()}
         self.model = next(iter(self.scripts.values())).model
         self.running = self.most_running = 0
+        self.together = 0
+        """How many tasks must have begun before the first of them is answered."""
+        self._have_met = asyncio.Event()
 
     async def send(self, request: Fitted, *, max_tokens: int) -> AsyncIterator[Any]:
         said = next(fact for fact in request.facts if isinstance(fact, UserSaid))
         self.running += 1
         self.most_running = max(self.running, self.most_running)
-        await asyncio.sleep(0.01)
+        is_task = text_of(said.content) != "go"
+        if is_task and self.running >= self.together:
+            self._have_met.set()
         try:
+            if is_task:
+                await asyncio.wait_for(self._have_met.wait(), timeout=60)
+            await asyncio.sleep(0.01)
             async for piece in self.scripts[text_of(said.content)].send(request, max_tokens=max_tokens):
                 yield piece
         finally:
@@ -194,6 +205,7 @@ def test_calls_of_one_answer_run_together_and_at_most_four_at_once(tmp_path: Pat
     names = [f"part {number}" for number in range(7)]
 
     async def steps(s: Scene) -> None:
+        s.provider.together = MAX_PARALLEL_TASKS
         done = await s.results()
         assert sorted(one.text.partition("\n")[2] for one in done) == sorted(f"did {name}" for name in names)
         assert s.provider.most_running == MAX_PARALLEL_TASKS
@@ -299,11 +311,39 @@ def test_cancelling_the_parent_ends_all_and_leaves_legal_logs(tmp_path: Path) ->
         results = [e.fact for e in await s.session.events() if isinstance(e.fact, ToolReturned)]
         assert len(results) == 2
         assert all(result.error for result in results)
+        said = "".join(text_of(result.content) for result in results)
+        assert all(
+            f"”: no answer; session {id}]\n[task was stopped: the turn" in said for id in await s.children()
+        )
         for events in (await s.children()).values():
             assert isinstance([e.fact for e in events if isinstance(e.fact, ToolReturned)][-1], ToolReturned)
 
     wait = [[("stuck", {})], "never"]
     scene(steps, tmp_path, {"go": [[task("x"), task("y")], "Never."], "x": wait, "y": list(wait)})
+
+
+def test_what_sub_agents_take_is_recorded_in_the_log_of_their_parent(tmp_path: Path) -> None:
+    async def steps(s: Scene) -> None:
+        deep, flat = await s.results()
+        children = [await Session.open(s.store, id, model=s.provider.model) for id in await s.children()]
+        taken = [await child.usage() for child in children]
+        assert len(taken) == 3
+        tokens = sum(one.input + one.output for one in taken)
+        assert await recorded_usage(s.session) == TaskUsage(tokens=tokens)
+        shown = [int(re.findall(r"([\d,]+) tokens", one.text)[0].replace(",", "")) for one in (deep, flat)]
+        assert sum(shown) == tokens  # with those of the sub-agent below
+        await s.session.rewind(0)
+        assert await recorded_usage(s.session) == TaskUsage(tokens=tokens)
+        for child in children:
+            await child.close()
+
+    scripts = {
+        "go": [[task("deep"), task("flat")], "Done."],
+        "deep": [[task("deeper")], "level 1"],
+        "deeper": ["level 2"],
+        "flat": [[("look", {})], "seen"],
+    }
+    scene(steps, tmp_path, scripts)
 
 
 def test_a_sub_agent_ends_at_its_limits(tmp_path: Path) -> None:
@@ -312,15 +352,25 @@ def test_a_sub_agent_ends_at_its_limits(tmp_path: Path) -> None:
         assert done.error
         assert "ended early, it has reached its limit of 10 tokens; " in done.text
 
+    for name in "bc":
+        (tmp_path / name).mkdir()
     again = [[("look", {})]] * 5
     scene(steps, tmp_path, {"go": [[task("x")], "Ok."], "x": again}, max_tokens=10)
+
+    async def those_below_count(s: Scene) -> None:
+        (done,) = await s.results()
+        assert done.error
+        assert "ended early, it has reached its limit of 1,500 tokens; " in done.text
+        assert len(await s.children()) == 2  # the first step does not exceed it, the sub-agent below does
+
+    below = {"x": [[task("y")], *again], "y": [[("look", {})], "word " * 2_000]}
+    scene(those_below_count, tmp_path / "c", {"go": [[task("x")], "Ok."], **below}, max_tokens=1_500)
 
     async def few_rounds(s: Scene) -> None:
         (done,) = await s.results()
         assert done.error
         assert "limit of 2 rounds of tool calls" in done.text
 
-    (tmp_path / "b").mkdir()
     scene(few_rounds, tmp_path / "b", {"go": [[task("x")], "Ok."], "x": list(again)}, max_tool_iterations=2)
 
 

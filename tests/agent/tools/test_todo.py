@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from itertools import product
+from typing import Any, Final
 
 import pytest
 
@@ -14,6 +15,7 @@ from foveal.agent.tools import Toolbox
 from foveal.agent.tools.todo import MAX_TODO_CHARS, MAX_TODO_ITEMS, TodoItem, current_todo, todo_tool
 from foveal.core.log import Call, Compacted, ModelSaid, ToolReturned, UserSaid
 from foveal.sessions.session import Session
+from support.effort import some_cases
 
 Items = Sequence[tuple[str, str]]
 
@@ -102,9 +104,10 @@ ITEMS = [
 ]
 
 
-@pytest.mark.parametrize("summarise", [None, write_summary], ids=["without a model", "with a model"])
-@pytest.mark.parametrize("window", [9_000, 16_000, 32_000])
-@pytest.mark.parametrize("every", [3, 40], ids=["short turns", "long turns"])
+LIST_CASES: Final = [*product((None, write_summary), (9_000, 16_000, 32_000), (1, 3, 40))]
+
+
+@pytest.mark.parametrize(("summarise", "window", "every"), some_cases(LIST_CASES, every=5))
 def test_every_request_has_the_list_whatever_is_cut(summarise: Any, window: int, every: int) -> None:
     """Whatever the default policy hides or summarises, the next request has each item that is not done."""
 
@@ -127,6 +130,31 @@ def test_every_request_has_the_list_whatever_is_cut(summarise: Any, window: int,
             assert missing == [], f"turn {turn}"
         cuts = sum(isinstance(event.fact, Compacted) for event in await session.events())
         assert cuts > 1
+
+    in_session(steps, window=window, summarise=summarise)
+
+
+@pytest.mark.parametrize("summarise", [None, write_summary], ids=["without a model", "with a model"])
+@pytest.mark.parametrize("window", [6_000, 9_000])
+def test_the_longest_list_is_shortened_where_a_record_has_no_room_for_it(window: int, summarise: Any) -> None:
+    """A record with little room has the beginning of the list, and says how many steps it leaves out."""
+    words = "and keep the tests of all its callers green " * MAX_TODO_CHARS
+    steps_of_list = [f"step number {n}: {words}"[:MAX_TODO_CHARS] for n in range(MAX_TODO_ITEMS)]
+    items = [(text, "active" if n == 0 else "pending") for n, text in enumerate(steps_of_list)]
+
+    async def steps(session: Session) -> None:
+        await session.append(UserSaid(content="Rework the parser."), *called(0, items))
+        for turn in range(40):
+            await session.append(UserSaid(content=f"Look at part {turn}. {words[:400]}"))
+            call = Call(id=f"c{turn}", name="run", arguments=json.dumps({"command": f"check {turn}"}))
+            await session.append(
+                ModelSaid(content=(call,)),
+                ToolReturned(call_id=call.id, name="run", content=output(turn, 60)),
+            )
+            request = json.dumps((await session.fit()).to_openai(), ensure_ascii=False)
+            shown = [text for text in steps_of_list if text[:14] in request]
+            assert shown == steps_of_list[: len(shown)] != [], f"turn {turn}"
+            assert len(shown) == MAX_TODO_ITEMS or f"~ … {MAX_TODO_ITEMS - len(shown)} more" in request
 
     in_session(steps, window=window, summarise=summarise)
 

@@ -33,6 +33,7 @@ from foveal.agent.tools import (
     search_tool,
     shell_tool,
 )
+from foveal.agent.tools.files import count_text
 from foveal.agent.tools.process_group import OutputSpool, without_secrets
 from foveal.core.log import Call, Content, Media, ModelSaid, Text, ToolReturned, UserSaid, parts, text_of
 from foveal.core.policies import Policy
@@ -90,6 +91,10 @@ def box(folder: Path) -> Toolbox:
 
 
 # ── The toolbox ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_written_text_is_counted_in_plain_words() -> None:
+    assert [count_text(text) for text in ("a", "ab\n")] == ["1 line, 1 character", "1 line, 3 characters"]
 
 
 def test_schemas_keep_their_order_and_bytes(folder: Path) -> None:

@@ -175,6 +175,13 @@ def test_usage_without_a_prompt_in_a_log_does_not_break_the_report() -> None:
     assert report(engine, fitted=0, breaks=()).cached_share in (None, 0.0)
 
 
+def test_priorities_are_in_the_card() -> None:
+    ctx = context(8_000, foveal.policy("economy", tool_priorities={"bash": "low"}))
+    ctx.fit(session(7, words=20))
+    ctx.mark("e4", priority="high")
+    assert "\n  high priority: e4 · low priority: e6, e8, e10, e12, e14 and 1 more" in str(ctx.report())
+
+
 def test_repairs_are_in_the_card() -> None:
     ctx = context()
     ctx.fit([user("go"), call_message("a"), result_message("x", "orphan"), user("?")])

@@ -10,6 +10,8 @@ import pytest
 
 import foveal.events
 from foveal.core.log import (
+    Branched,
+    BranchEnded,
     Call,
     Clipped,
     Compacted,
@@ -33,9 +35,11 @@ from foveal.core.log import (
     Opened,
     Overflowed,
     Pinned,
+    Prioritised,
     Reverted,
     Rewound,
     SnapshotTaken,
+    Steered,
     Superseded,
     Text,
     Thinking,
@@ -80,6 +84,8 @@ ALL_FACTS = [
     ToolReturned(call_id="a", content=()),
     ForeignSummary(native=NATIVE, text="In short", dialect="anthropic", extra=raw({"message": {}})),
     Pinned(text="never", target=4),
+    Prioritised(target=4, priority="low"),
+    Steered(by="hook", keep=(4,), focus="f", veto=True, refused="no", reason="tokens"),
     Superseded(target=4, by=9),
     Noted(text="for people", topic="t"),
     Used(
@@ -122,6 +128,8 @@ ALL_FACTS = [
     Expanded(first=1, last=9),
     Overflowed(model="m", limit=8, needed=9, output=1, sent=7, limit_kind="output", problem="too long"),
     ThinkingLeftOut(problem="bound"),
+    Branched(task="find it", is_joined=True),
+    BranchEnded(branch=4, result="found", source="model", keep=(5,), by_code=True),
     Reverted(target=3),
     Rewound(to=2, keep_reductions=True),
     Erased(was="user_said"),

@@ -325,10 +325,10 @@ def test_rolling_keeps_the_history_below_its_cap_and_clips_from_the_head() -> No
     assert {event.fact.strategy for event in events_of(ctx.log, Clipped)} == {"head"}  # type: ignore[union-attr]
 
 
-def test_economy_is_the_default_of_eight_presets() -> None:
+def test_economy_is_the_default_of_nine_presets() -> None:
     assert policy().name == "economy"
     assert list(PRESETS) == [
-        "economy", "handoff", "sliding-summary", "recent-summary", "confirm", "rolling", "recent", "off",
+        "economy", "handoff", "sliding-summary", "recent-summary", "confirm", "plain", "rolling", "recent", "off",
     ]  # fmt: skip
     assert context().report().policy == "economy"
 

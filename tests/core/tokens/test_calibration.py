@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import gzip
 import json
 import math
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import foveal
 from foveal.core.tokens import Calibration
 from foveal.core.tokens.calibration import MeasuredSpan
 from foveal.core.tokens.counter import Counter, counter
@@ -353,3 +355,24 @@ def test_recorded_requests_after_a_reduction_are_predicted_within_3_percent_p90(
     pooled = [error for name in names for error in reduced_predictions(name, counter(vocabulary))]
     assert len(pooled) > 500
     assert quantile(pooled, 0.9) < 0.03
+
+
+@pytest.mark.filterwarnings(
+    "ignore::foveal.errors.UnrelatedConversation", "ignore::foveal.errors.HistoryDiverged"
+)
+def test_runs_that_are_under_way_at_once_do_not_correct_an_error_several_times() -> None:
+    """Each of four runs is fitted before any of the four reports: their predictions have the same error."""
+    ctx = foveal.Context("gpt-4.1", window=12_000, reserve=1_000, tokenizer="estimate")
+    tasks = [contextvars.copy_context() for _ in range(4)]
+    histories: list[list[dict[str, str]]] = [[] for _ in tasks]
+    for turn in range(10):
+        sent = []
+        for number, (task, history) in enumerate(zip(tasks, histories, strict=True)):
+            asked = f"Talk {number}, question {turn}. " + f"Talk {number} waits for it. " * (turn * 60)
+            history.append({"role": "user", "content": asked})
+            sent.append((task.run(ctx.fit, list(history)), ctx.report().used))
+        for task, history, (messages, predicted) in zip(tasks, histories, sent, strict=True):
+            counted = 60 + round(1.12 * sum(len(message["content"]) for message in messages) / 4)
+            assert turn == 0 or 0.8 < predicted / counted < 1.25, (turn, predicted, counted)
+            task.run(ctx.observe, {"prompt_tokens": counted, "completion_tokens": 5})
+            history.append({"role": "assistant", "content": f"Fine {turn}."})

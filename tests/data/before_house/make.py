@@ -27,7 +27,8 @@ deploy""".split()  # noqa: SIM905
 TOOLS = [
     {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 ]
-PRESETS = [name for name in foveal.PRESETS if name not in ("off", "confirm")]
+PRESETS = [name for name in foveal.PRESETS if name not in ("off", "confirm", "plain")]
+"""Presets of that version that reduce without a question."""
 STORED_PRESETS = ("economy", "handoff", "recent", "rolling")
 
 

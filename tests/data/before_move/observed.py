@@ -493,6 +493,9 @@ def _agent_seen(config: Any) -> Json:
         "summariser": config.summariser,
         "policy": plain(config.policy(window=50_000).values()),
         "rules": plain(config.rules),
-        "session": {name: plain(value) for name, value in config.session(model(50_000)).items()},
+        "session": {
+            name: plain(value.values() if name == "policy" else value)
+            for name, value in config.session(model(50_000)).items()
+        },
         "tools": [list(config.get("tools.allow")), list(config.get("tools.deny"))],
     }

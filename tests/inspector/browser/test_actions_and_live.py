@@ -14,7 +14,7 @@ from foveal.sessions.session import Session
 from foveal.stores import open_store
 from foveal.web.listener import bind
 from support.coding_agent import AGENT_MODEL, AGENT_WINDOW
-from support.inspected_server import InspectedServer
+from support.inspected_server import InspectedServer, write_session
 from support.inspected_sessions import SMALL_SETTINGS, write_store, writer_process
 
 TITLE = "Orders are shipped twice"
@@ -34,6 +34,14 @@ def running(tmp_path: Path) -> Path:
     """A store with the session of an agent that goes on."""
     path = tmp_path / "running.db"
     asyncio.run(write_store(path, "running", turns=4))
+    return path
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """A store with a session that has no request yet."""
+    path = tmp_path / "begun.db"
+    write_session(path, "new", (), title="New", begin=(), **SMALL_SETTINGS)
     return path
 
 
@@ -98,6 +106,21 @@ def test_a_message_is_replaced_by_a_later_one_and_holds_again(opener: Any, copie
     assert kinds(copied) == [*before, "superseded", "reverted"]
 
 
+def test_a_message_gets_a_priority_and_loses_it(opener: Any, copied: InspectedServer) -> None:
+    before = kinds(copied)
+    last_result = max(seq for seq, kind in enumerate(before) if kind == "tool_returned")
+    inspected = opener(copied, TITLE, f"#message=e{last_result}")
+    panel = inspected.open_panel("Message")
+    panel.get_by_role("button", name="Mark…").click()
+    inspected.page.locator("dialog[open]").get_by_label("Priority").select_option("high")
+    inspected.confirm("Mark…")
+    panel.get_by_text(f"e{last_result} has high priority").wait_for()
+    assert inspected.page.locator(".log-row", has_text="⇅").count() == 1
+    inspected.act(panel, "Unmark")
+    panel.get_by_role("button", name="Unmark").wait_for(state="detached")
+    assert kinds(copied) == [*before, "prioritised", "reverted"]
+
+
 def test_a_refused_action_says_why(opener: Any, copied: InspectedServer, tmp_path: Path) -> None:
     inspected = opener(copied, TITLE, "#message=e4")
     panel = inspected.open_panel("Message")
@@ -135,6 +158,19 @@ def test_the_page_follows_a_session_that_another_process_writes(
         newest = append()
         page.locator("button.live-button", has_text="Resume").click()
         inspected.until_where(f"event {newest} of {newest}")
+    page.locator(".happened .lead", has_text=f"{newest + 1} events and ").wait_for()
+
+
+def test_the_first_screen_has_more_parts_once_a_request_was_answered(
+    opener: Any, serve: Serve, begun: Path
+) -> None:
+    page = opener(serve(begun, window=SMALL_SETTINGS["window"]), "New").page
+    page.locator(".happened .lead", has_text="No request was answered yet.").wait_for()
+    assert page.locator(".happened h3:visible").count() == 0
+    with writer_process(begun, "new") as append:
+        append()
+    page.get_by_role("heading", name="Cost").wait_for()
+    page.locator(".happened h3:visible", has_text="surprise").wait_for()
 
 
 def test_the_page_resumes_after_the_server_was_restarted(opener: Any, serve: Serve, running: Path) -> None:

@@ -58,6 +58,7 @@ PAYLOADS: Final = (
 )
 HUGE: Final = "<b>" * 300_000
 PANELS: Final = (
+    "What happened",
     "Message",
     "Reductions",
     "Requests",
@@ -155,12 +156,12 @@ def click_through(page: Any) -> None:
     for number, name in enumerate(PANELS, 1):
         page.keyboard.press(str(number))
         page.get_by_role("tabpanel", name=name).wait_for()
-    page.keyboard.press("2")
+    page.keyboard.press("3")
     for card in page.locator("details.card > summary").all():
         card.click()
-    page.keyboard.press("4")
+    page.keyboard.press("5")
     page.locator(".diff-lead, .state-note, .diff-area > *").first.wait_for()
-    page.keyboard.press("1")
+    page.keyboard.press("2")
     for _ in range(4):
         page.keyboard.press("k")
         page.keyboard.press("Enter")

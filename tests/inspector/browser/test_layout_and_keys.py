@@ -11,7 +11,17 @@ from support.page_layout import CONTRASTS, check_layout
 from support.waiting import wait_until
 
 TITLE = "Orders are shipped twice"
-PANELS = ("Message", "Reductions", "Requests", "Diff", "Composition", "Statements", "Search", "What if")
+PANELS = (
+    "What happened",
+    "Message",
+    "Reductions",
+    "Requests",
+    "Diff",
+    "Composition",
+    "Statements",
+    "Search",
+    "What if",
+)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -46,7 +46,7 @@ def test_a_long_session_shows_its_levels_before_its_sizes(
         inspected.until_where(f"event {2 * PAIRS + 2:,} of")
         assert page.locator(".event-slider").is_enabled()
         assert all(last.locator(".size").all_inner_texts())
-        page.get_by_text("Choose a row to see its whole text").wait_for()
+        page.get_by_text(f"{2 * PAIRS + 3:,} events and").wait_for()
         inspected.go_to(5)
         page.get_by_text("not yet said").first.wait_for()
         watched.check(inspected.host)

@@ -17,7 +17,17 @@ from support.inspected_server import InspectedServer
 from support.paths import TRANSCRIPTS
 
 SHOP = "Orders are shipped twice"
-PANELS = ("Message", "Reductions", "Requests", "Diff", "Composition", "Statements", "Search", "What if")
+PANELS = (
+    "What happened",
+    "Message",
+    "Reductions",
+    "Requests",
+    "Diff",
+    "Composition",
+    "Statements",
+    "Search",
+    "What if",
+)
 
 
 @pytest.fixture

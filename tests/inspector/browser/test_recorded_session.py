@@ -118,7 +118,7 @@ def test_the_scrubber_folds_the_view_at_any_point(opener: Any, shop: Any, timeli
         page.get_by_role("button", name="Next step").click()
         inspected.until_where(f", request {number}, ")
     assert inspected.point() == timeline["requests"][1]["at"]
-    inspected.until("location.hash === '#r2'")
+    inspected.until("location.hash === '#r2&panel=happened'")
     page.get_by_label("Step by").select_option("event")
     page.get_by_label("Speed of play").select_option("60")
     page.get_by_role("button", name="Play").click()
@@ -127,7 +127,7 @@ def test_the_scrubber_folds_the_view_at_any_point(opener: Any, shop: Any, timeli
     page.get_by_role("group", name="Steps").get_by_role("button", name="Pause").click()
     slider = page.get_by_role("slider", name="Event")
     slider.fill("50")
-    inspected.until("location.hash === '#e50'")
+    inspected.until("location.hash === '#e50&panel=happened'")
     assert inspected.point() == 50
     page.reload()
     page.locator(ROWS).first.wait_for()
@@ -213,7 +213,7 @@ def test_the_composition_adds_up_to_the_request(opener: Any, shop: Any, timeline
     inspected = opener(shop, TITLE)
     request = timeline["requests"][-1]
     inspected.page.keyboard.press("Shift+ArrowLeft")
-    inspected.until(f"location.hash === '#r{len(timeline['requests'])}'")
+    inspected.until(f"location.hash.startsWith('#r{len(timeline['requests'])}')")
     panel = inspected.panel("Composition")
     panel.locator(".lead", has_text="as the provider reported").wait_for()
     assert (

@@ -3,6 +3,7 @@ import test from "node:test";
 
 import {
   laterMessages,
+  markOf,
   pinOfMessage,
   supersessionOf,
 } from "../../../src/foveal/inspector/static/message_marks.js";
@@ -29,6 +30,12 @@ test("a pin counts until it is taken back", () => {
 
 test("a supersession counts until it is taken back", () => {
   assert.deepEqual([3, 4, 5, 6].map((last) => supersessionOf(timelineUntil(last), 0)), [-1, 4, 4, -1]);
+});
+
+test("a mark counts until it is taken back, and a later one in its place", () => {
+  const kinds = [{ kind: "user_said" }, { kind: "prioritised", target: 0 }, { kind: "prioritised", target: 0 }, { kind: "reverted", target: 2 }];
+  const until = (last) => new TimelineState({ id: "s", rows: kinds.slice(0, last + 1).map((row, seq) => ({ ...row, seq })) });
+  assert.deepEqual([0, 1, 2, 3].map((last) => markOf(until(last), 0)), [-1, 1, 2, 1]);
 });
 
 test("only later messages of the user can replace one", () => {

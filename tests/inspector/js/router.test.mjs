@@ -7,7 +7,8 @@ import { TimelineState } from "../../../src/foveal/inspector/static/timeline_sta
 
 const TIMELINE = new TimelineState({
   id: "s",
-  rows: [0, 1, 2, 3, 4].map((seq) => ({ seq, kind: "user_said" })),
+  rows: ["user_said", "user_said", "user_said", "masked", "used"].map((kind, seq) => ({ seq, kind })),
+  reductions: [{ seq: 3, kind: "masked" }],
   requests: [
     { number: 1, at: 1 },
     { number: 2, at: 3 },
@@ -46,8 +47,21 @@ test("a chosen request stays one", () => {
   assert.equal(writeFragment(read("#r2"), TIMELINE), "r2");
 });
 
+test("an address without a panel opens the one of its place", () => {
+  const opened = (fragment) => [read(fragment).panel, read(fragment).selected];
+  assert.deepEqual(opened(""), ["happened", ""]);
+  assert.deepEqual(opened("#e2"), ["message", "e2"]);
+  assert.deepEqual(opened("#e3"), ["reductions", ""]);
+  assert.deepEqual(opened("#e4"), ["requests", ""]);
+  assert.deepEqual(opened("#r2"), ["requests", ""]);
+  assert.deepEqual(opened("#e3&message=e1"), ["message", "e1"]);
+  for (const fragment of ["", "e2", "e3", "r2", "e3&message=e1", "e2&panel=message", "e2&panel=happened"]) {
+    assert.equal(writeFragment(read(`#${fragment}`), TIMELINE), fragment);
+  }
+});
+
 test("a broken fragment shows the newest event", () => {
-  for (const fragment of ["#e", "#e-1", "#r1e5", "#%E0%A4%A", "#message=<b>", "#e2&text=%E0%A4%A"]) {
+  for (const fragment of ["#e", "#e-1", "#r1e5", "#%E0%A4%A", "#message=<b>", "#e2&panel=diff&text=%E0%A4%A"]) {
     const state = read(fragment);
     assert.equal(state.selected, "");
     assert.ok(state.point >= 0);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from foveal.server.api.session_endpoints import check_model
 from foveal.transcripts import read
 from foveal.web.event_stream import KEEP_ALIVE_COMMENT, with_keep_alive
 from foveal.web.http_errors import HttpError
-from support.api_server import ApiServer
+from support.api_server import DEADLINE, ApiServer
 
 Json = dict[str, Any]
 
@@ -604,6 +604,21 @@ def test_a_rule_is_pinned_and_unpinned(client: httpx.Client, session: str) -> No
     problem(client.post(f"{session}/pins", json={"text": ""}), 400)
 
 
+def test_a_message_gets_a_priority_and_loses_it(client: httpx.Client, session: str) -> None:
+    said = client.post(f"{session}/events", json={"text": "The key is in the safe."}).json()["handles"][0]
+    marked = client.post(f"{session}/mark", json={"handle": said, "priority": "high"})
+    assert marked.status_code == 200
+    recorded = client.get(f"{session}/events/{marked.json()['handle']}").json()["event"]["fact"]
+    assert recorded == {"kind": "prioritised", "target": int(said[1:]), "priority": "high"}
+    shown = client.get(f"{session}/events/{said}").json()["shown"]
+    assert (shown["priority"], shown["priority_since"]) == ("high", marked.json()["handle"])
+    assert client.post(f"{session}/undo", json=marked.json()).json()["kind"] == "prioritised"
+    assert not client.get(f"{session}/events/{said}").json()["shown"].get("priority")
+    problem(client.post(f"{session}/mark", json={"handle": said, "priority": "urgent"}), 400)
+    problem(client.post(f"{session}/mark", json={"handle": "e9999", "priority": "low"}), 422)
+    problem(client.post(f"{session}/mark", json={"handle": said}), 400)
+
+
 def test_a_message_is_dropped_and_shown_again(client: httpx.Client, session: str) -> None:
     said = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     handles = client.post(f"{session}/events", json={"messages": said}).json()["handles"]
@@ -693,6 +708,50 @@ def test_an_export_can_be_imported_unchanged(client: httpx.Client, session: str,
         messages = client.get(f"{session}/export", params={"to": dialect}).json()
         assert "Hello" in json.dumps(messages)
     problem(client.get(f"{session}/export", params={"to": "word"}), 400)
+
+
+@pytest.mark.parametrize("to", ["foveal", "openai"])
+def test_an_export_lets_other_requests_be_served_after_each_part(tmp_path: Path, to: str) -> None:
+    with ApiServer(tmp_path) as server, server.client() as client:
+        client.post("/api/sessions", json={"id": "long"})
+        said = [{"role": "user", "content": f"message {number} " + "word " * 50} for number in range(3_000)]
+        assert client.post("/api/sessions/long/events", json={"messages": said}).status_code == 201
+        exported, stretches = server.do(sizes_between_turns(server, f"/api/sessions/long/export?to={to}"))
+    assert exported.count(b"message ") == 3_000
+    assert len(exported) > 10 * max(stretches)
+
+
+async def sizes_between_turns(server: ApiServer, url: str) -> tuple[bytes, list[int]]:
+    """Return a response to a client that reads at once, and how many bytes were sent in each turn of the loop."""
+    path, _, query = url.partition("?")
+    sent: dict[int, bytes] = {}
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(DEADLINE)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Mapping[str, Any]) -> None:
+        sent[turns] = sent.get(turns, b"") + message.get("body", b"")
+
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "root_path": ""}
+    scope |= {
+        "headers": [(b"host", b"127.0.0.1")],
+        "client": ("127.0.0.1", 1),
+        "asgi": {"spec_version": "2.4"},
+    }
+    counting = asyncio.create_task(count_turns())
+    try:
+        await server.app(scope, receive, send)
+    finally:
+        counting.cancel()
+    return b"".join(sent.values()), list(map(len, sent.values()))
 
 
 # ── Tenants and invalid requests ───────────────────────────────────────────────────────────────────────

@@ -70,6 +70,15 @@ def test_a_background_turn_is_stored_and_run(server: ApiServer) -> None:
         assert client.post(f"{session}/compact", json={"background": True}).status_code == 202
 
 
+def test_the_document_describes_marks() -> None:
+    document = api.openapi()
+    marked = document["paths"]["/api/sessions/{session}/mark"]["post"]
+    assert marked["operationId"] == "mark_message"
+    body = document["components"]["schemas"]["MarkBody"]
+    assert body["required"] == ["handle", "priority"]
+    assert body["properties"]["priority"]["enum"] == ["high", "low", "normal"]
+
+
 def test_the_document_has_every_operation_once() -> None:
     document = api.openapi()
     ids = [

@@ -219,7 +219,7 @@ async def test_no_other_user_continues_a_chat(tmp_path: Path) -> None:
                     await made
         for chat in (USER, GROUP, GROUP - 1):
             said = await tell(bot, "/new record" if chat == USER else f"/new@{NAME} record", chat=chat)
-            assert "A new conversation begins" in said["text"]
+            assert "Let us start afresh" in said["text"]
 
 
 @run

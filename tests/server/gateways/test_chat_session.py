@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from foveal.config import load
 from foveal.core.compaction.health import CompactionMetrics
 from foveal.core.log import Clipped, Compacted, Event, Mask, ModelSaid, UserSaid, text_of
-from foveal.core.log.events import UNREADABLE, ForeignSummary, raw
-from foveal.errors import ProviderError
+from foveal.core.log.events import UNREADABLE, ForeignSummary, Noted, Reverted, raw
+from foveal.errors import ProviderError, UnknownHandle
 from foveal.server import (
     MAX_WRONG_CODES,
     ChatMessage,
@@ -31,7 +31,7 @@ from foveal.server import (
     find_place,
 )
 from foveal.server.gateways import texts
-from foveal.server.gateways.chat_commands import reduction_notes
+from foveal.server.gateways.chat_commands import find_reduction, reduction_notes
 from foveal.server.gateways.chat_sessions import ChatSessions
 from foveal.server.gateways.incoming import EDITS, IncomingMessage
 from foveal.server.gateways.outgoing import Button, ChannelMessage
@@ -407,7 +407,7 @@ async def test_context_warns_of_statements_that_are_shown_nowhere(tmp_path: Path
         (said, _) = [one.handle for one in await session.session.statements()]
         await session.session.drop(said)
         assert (await send(chats, "/context")).text.endswith(
-            "\n⚠️ 2 statements of yours are shown nowhere: there is no room. Say again what still holds:"
+            "\n⚠️ There is no room for 2 things that you said. Tell me again what still holds:"
             "\n• `We ship to Bolivia first.`\n• `The 'budget' is 12,450.50 EUR.`"
         )
 
@@ -448,7 +448,7 @@ async def test_compact_says_before_and_after_and_undo_takes_it_back(tmp_path: Pa
         assert f"{before:,} → {after:,} tokens" in message.text
         assert message.footer == texts.footer(await session.report())
         undone = await send(chats, "/undo")
-        assert undone.text.startswith("↩️ Undid a summary")
+        assert undone.text.startswith("↩️ I took back a summary")
         assert (
             abs((await session.report()).used - before) <= 1
         )  # the calibration rounds after a change of tools
@@ -474,7 +474,7 @@ async def test_compact_and_undo_with_nothing_to_do_say_so(tmp_path: Path) -> Non
     async with open_service(tmp_path, Scripted("One.")) as service:
         chats = open_chats(service)
         await send(chats, "Hello.")
-        assert (await send(chats, "/compact")).text.startswith("Nothing was summarised: ")
+        assert (await send(chats, "/compact")).text.startswith("I summarised nothing: ")
         assert await send(chats, "/undo") == ChannelMessage(text=texts.nothing_to_undo(""))
         assert await send(chats, "/undo frog") == ChannelMessage(text=texts.nothing_to_undo("frog"))
 
@@ -488,7 +488,7 @@ async def test_stop_ends_the_running_turn_and_the_next_one_runs(tmp_path: Path) 
         second = await accept(chats, chat=42, user=42, key="telegram-2", text="Second.")
         await provider.asked_once.wait()
         stopping = await send(chats, "/stop", key="telegram-3")
-        assert stopping.text == "Stopping. Messages that still wait for an answer: 1."
+        assert stopping.text == "Stopping. Another message waits for an answer."
         assert [message.text for message in await collect(first)] == [texts.STOPPED]
         provider.gate.set()
         assert [message.text for message in await collect(second)] == ["One."]
@@ -542,7 +542,7 @@ async def test_help_lists_all_commands_and_unknown_ones_are_not_sent(tmp_path: P
         expected = (await send(chats, "/help")).text
         lines = expected.partition("\n\n")[2].splitlines()
         assert [re.split(r"\W+", line)[1] for line in lines] == list(texts.BOT_COMMANDS)
-        assert "/pair CODE – pair this account with the bot" in lines
+        assert "/pair CODE – connect this account with me" in lines
         assert (await send(chats, "/start")).text == (await send(chats, "/HELP")).text == expected
         assert (await send(chats, "/frobnicate now")).text == texts.unknown_command("/frobnicate")
         assert provider.requests == []
@@ -554,7 +554,7 @@ def test_the_reply_names_the_writer_of_the_summary() -> None:
     metrics = msgspec.Raw(msgspec.json.encode(CompactionMetrics(asked=2)))
     by_model = Compacted(first=0, last=1, summary="x", by="openai/gpt-4.1")
     for fact, expected in (
-        (by_model, "🗜 Summarised by openai/gpt-4.1: 200 → 100 tokens (50 % less). /undo e5 undoes it."),
+        (by_model, "🗜 Summarised by openai/gpt-4.1: 200 → 100 tokens (50 % less). /undo e5 takes it back."),
         (replace(by_model, by="ledger"), "🗜 Summarised without a model: 200 → 100 tokens"),
         (
             replace(by_model, by="ledger", metrics=metrics),
@@ -582,12 +582,18 @@ async def test_a_warning_says_when_old_turns_are_summarised(tmp_path: Path) -> N
         await send(open_chats(service), "Hello.")
         report = await (await service.tenant("telegram").session("telegram-42")).report()
     report = replace(report, window=1_000, used=700, act=750, limit=900)
-    takes = "⚠️ The context takes 70.0 % of the window; old turns are summarised"
-    full = "⚠️ The context is full: 70.0 % of the window, and at most 90.0 % fit."
+    takes = "⚠️ Our conversation fills 70.0 % of the context window. I summarise older messages"
+    full = "⚠️ The context window is full: it holds 70.0 %, and at most 90.0 % fit."
     for state, expected in (
-        ("warn", f"{takes} as soon as it pays, at the latest before a request would take more than 90.0 %."),
-        ("act", f"{takes} as soon as it pays, at the latest before a request would take more than 90.0 %."),
-        ("over", f"{full} Old turns are summarised before the next answer."),
+        (
+            "warn",
+            f"{takes} as soon as it pays off, at the latest before a request would take more than 90.0 %.",
+        ),
+        (
+            "act",
+            f"{takes} as soon as it pays off, at the latest before a request would take more than 90.0 %.",
+        ),
+        ("over", f"{full} I summarise older messages before the next answer."),
     ):
         assert texts.warning(replace(report, state=state)) == expected
 
@@ -596,7 +602,7 @@ def test_a_note_says_why_a_summary_was_made_before_the_window_was_full() -> None
     metrics = msgspec.Raw(msgspec.json.encode(CompactionMetrics(before=900, after=100)))
     for reason, why in (("tokens", ""), ("price", " to make further answers cheaper")):
         fact = Compacted(first=0, last=1, summary="x", reason=reason, metrics=metrics)
-        expected = f"🗜 Older turns were summarised{why}: 900 → 100 tokens. /undo e5 undoes it."
+        expected = f"🗜 I summarised older messages{why}: 900 → 100 tokens. /undo e5 takes it back."
         assert reduction_notes([Event(seq=5, fact=fact)]) == [expected]
 
 
@@ -605,8 +611,8 @@ def test_a_note_about_a_cut_says_what_it_hid() -> None:
     masks = (Mask(target=2, text="x"), Mask(target=4, text="x"), Mask(target=1, part=0, text="x"))
     cut = Compacted(first=1, last=4, keep=(1, 3), masks=masks, summary="x", reason="price", metrics=metrics)
     assert reduction_notes([Event(seq=5, fact=cut)]) == [
-        "🗜 2 older results were hidden and 1 long message was shortened to make further answers cheaper: "
-        "900 → 100 tokens. /undo e5 undoes it."
+        "🗜 I hid 2 older results and shortened 1 long message to make further answers cheaper: "
+        "900 → 100 tokens. /undo e5 takes it back."
     ]
 
 
@@ -622,16 +628,43 @@ def test_summaries_of_one_cut_are_one_line_and_so_are_clips() -> None:
         for seq, target, kept in ((93, 1, 900), (94, 1, 377), (95, 2, 377))  # text 1 was clipped twice
     ]
     assert reduction_notes([inner, *clips, outer]) == [
-        "🗜 Older turns were summarised: 2,298 → 397 tokens. /undo e81, then /undo e80 undoes it.",
-        "✂️ 2 long texts were clipped to 754 of 6,000 tokens. "
-        "/undo e95, then /undo e94, then /undo e93 undoes it.",
+        "🗜 I summarised older messages: 2,298 → 397 tokens. /undo e81 takes it back.",
+        "✂️ I clipped 2 long texts to 754 of 6,000 tokens. /undo e95 takes it back.",
     ]
     assert reduction_notes([outer, beside])[0].startswith(
-        "🗜 Older turns were summarised: 1,683 → 497 tokens. "
+        "🗜 I summarised older messages: 1,683 → 497 tokens. "
     )
-    assert reduction_notes([*clips, *clips])[0].endswith(
-        ". /undo undoes the newest of these 6 changes; sent 6 times, all of them."
-    )
+
+
+def test_one_reduction_is_what_one_line_tells() -> None:
+    def clip(target: int, rule: str = "economy: no consent") -> Clipped:
+        return Clipped(target=target, pieces=(), rule=rule)
+
+    asked = Compacted(first=0, last=1, summary="x", reason="hand")
+    facts = [
+        UserSaid(content="a"),
+        *(clip(0), clip(0)),  # e1, e2: for the first answer
+        ModelSaid(content="b"),
+        *(asked, asked),  # e4, e5: /compact
+        Noted(text="between"),
+        asked,  # e7: another /compact
+        clip(0),  # e8: made before the next message, and told with its answer
+        UserSaid(content="c"),
+        *(clip(9), Compacted(first=0, last=3, summary="x"), clip(0, "detail"), clip(0)),  # e10 to e13
+        ModelSaid(content="d"),
+    ]
+    log = [Event(seq=seq, fact=fact) for seq, fact in enumerate(facts)]
+
+    def found(name: str = "") -> list[str]:
+        return [event.handle for event in find_reduction(log, name)]
+
+    assert found() == found("e8") == ["e8", "e10", "e13"]
+    assert found("e1") == ["e1", "e2"]
+    assert (found("e4"), found("e7"), found("e11")) == (["e4", "e5"], ["e7"], ["e11"])
+    log.append(Event(seq=15, fact=Reverted(target=13)))
+    assert found() == ["e12"]
+    with pytest.raises(UnknownHandle):
+        found("frog")
 
 
 @run
@@ -642,7 +675,7 @@ async def test_less_than_a_turn_is_not_about_zero_turns(tmp_path: Path) -> None:
         report, usage = await session.report(), await session.usage()
     for left, expected in ((0, "less than one turn"), (3, "about 3")):
         card = texts.tokens(replace(report, turns_left=left), usage)
-        assert f"Turns: 1 so far, {expected} until old turns must be reduced" in card
+        assert f"Turns: 1 so far, {expected} until older messages must be shortened" in card
     assert "Turns: 1 so far\n" in texts.tokens(replace(report, turns_left=None), usage)
 
 
@@ -665,13 +698,15 @@ async def test_one_warning_with_a_compact_button_and_a_reply_to_old_buttons(
         loud = [message for message in warned if message.buttons]
         assert len(loud) == 1
         assert loud[0].buttons == (Button("Compact now", "compact"),)
-        used = re.search(r"\(([\d.]+ %)\)\n⚠️ The context takes ([\d.]+ %) of the window", loud[0].footer)
+        used = re.search(
+            r"\(([\d.]+ %)\)\n⚠️ Our conversation fills ([\d.]+ %) of the context window", loud[0].footer
+        )
         assert used is not None
         assert used[1] == used[2], "footer and warning show the same number"
         report = await session.report()
         limit = report.percent(report.limit)
-        when = f"as soon as it pays, at the latest before a request would take more than {limit}."
-        assert f"old turns are summarised {when}" in loud[0].footer
+        when = f"as soon as it pays off, at the latest before a request would take more than {limit}."
+        assert f"I summarise older messages {when}" in loud[0].footer
         before = (await session.report()).used
         (message,) = await collect(press(chats, chat=42, user=42, action="compact"))
         after = await session.report()
@@ -698,7 +733,8 @@ async def test_a_summary_written_for_an_answer_is_noted_below_it(tmp_path: Path)
             if message.footer.startswith("🗜"):
                 break
         assert re.search(
-            r"🗜 Older turns were summarised: [\d,]+ → [\d,]+ tokens. /undo e\d+ undoes it.", message.footer
+            r"🗜 I summarised older messages: [\d,]+ → [\d,]+ tokens. /undo e\d+ takes it back.",
+            message.footer,
         )
 
 
@@ -736,7 +772,7 @@ async def test_undo_names_a_summary_that_no_answer_has_reported_and_repeats_no_w
         assert "⚠️" in footer, "warned of before"
         undone = await send(chats, "/undo")
         when = f"({written.handle}, made since the last answer)"
-        assert undone.text == f"↩️ Undid a summary {when}: the model sees what it had hidden again."
+        assert undone.text == f"↩️ I took back a summary {when}: the model sees it all again."
         assert (undone.footer, undone.buttons) == (texts.footer(await session.report()), ())
 
 
@@ -767,9 +803,10 @@ async def test_a_message_larger_than_the_window_fails_and_the_chat_continues(
         chats = open_chats(service)
         message = await send(chats, "word " * 8_000)
         assert re.fullmatch(
-            r"❌ No answer: your message takes [\d,]+ tokens, and a whole request may take at most [\d,]+\. It "
-            r"stays in the conversation, and from your next message on the model sees a part of it\. To send it "
-            r"in parts, or as a text file, of which the model reads the beginning, take it out first\.",
+            r"❌ Sorry, I have no answer: your message takes [\d,]+ tokens, and a whole request may take at most "
+            r"[\d,]+\. It stays in our conversation, and from your next message on the model sees a part of it\. "
+            r"If you would rather send it in parts, or as a text file, of which the model reads the beginning, "
+            r"take it out first\.",
             message.text,
         )
         assert (await send(chats, "Hello.")).text == "Hello to you."
@@ -786,7 +823,7 @@ async def test_a_failure_is_a_reply_without_secrets_and_can_be_retried_once(
     async with open_service(tmp_path, provider) as service:
         chats = open_chats(service)
         message = await send(chats, "Hello.")
-        assert message.text == f"❌ No answer: {texts.PROVIDER_FAILURES['rate']}."
+        assert message.text == f"❌ Sorry, I have no answer: {texts.PROVIDER_FAILURES['rate']}."
         (button,) = message.buttons
         assert button.label == "Try again"
         answers = [collect(press(chats, chat=42, user=42, action=button.action)) for _ in range(2)]
@@ -813,7 +850,7 @@ def test_error_replies_contain_no_secret(tmp_path: Path, problem: Exception) -> 
     async def test() -> None:
         async with open_service(tmp_path, Scripted(problem)) as service:
             message = await send(open_chats(service), "Hello.")
-            assert message.text.startswith("❌ No answer: ")
+            assert message.text.startswith("❌ Sorry, I have no answer: ")
             assert SECRET not in str(message)
             assert SECRET[-12:] not in str(message)
 

@@ -85,8 +85,8 @@ def test_a_message_of_the_bot_is_quoted_briefly() -> None:
     "footer",
     [
         "\n\n🟢 Context: 170/128,000 (0.1 %)",
-        "\n\n📎 The picture was not shown to the model.\n🔴 Context: 7,170/8,000 (89.6 %)\n⚠️ It is full.",
-        "\n-# 📎 The picture was not shown to the model.\n-# 🟡 Context: 6,170/8,000 (77.1 %)",
+        "\n\n📎 The model does not see the picture.\n🔴 Context: 7,170/8,000 (89.6 %)\n⚠️ It is full.",
+        "\n-# 📎 The model does not see the picture.\n-# 🟡 Context: 6,170/8,000 (77.1 %)",
     ],
 )
 def test_a_quoted_message_of_the_bot_has_no_footer(footer: str) -> None:

@@ -96,7 +96,8 @@ async def test_after_no_the_question_comes_with_each_answer_until_the_limit(tmp_
         assert len(asked) >= 2, "once after each answer"
         assert re.match(
             r"🔴 Context: [\d,]+/6,000 \(([\d.]+ %)\)\n(⏳ .*\n)?"
-            r"⚠️ The context is full: \1 of the window, and at most [\d.]+ % fit\. Compact the conversation now\?$",
+            r"⚠️ The context window is full: it holds \1, and at most [\d.]+ % fit\. "
+            r"Shall I shorten our conversation now\?$",
             asked[0].footer,
         )
         assert "⏳ The next turn needs about " in asked[-1].footer, "told before it is likely"
@@ -108,18 +109,20 @@ async def test_after_no_the_question_comes_with_each_answer_until_the_limit(tmp_
         )
         assert set(await chat.reductions()) == {"economy: no consent"}
         assert re.match(
-            r"🗜 Older turns were summarised: [\d,]+ → [\d,]+ tokens\. /undo e\d+ undoes it\.\n", answer.footer
+            r"🗜 I summarised older messages: [\d,]+ → [\d,]+ tokens\. /undo e\d+ takes it back\.\n",
+            answer.footer,
         )
         assert answer.text.startswith("Answer ")
         (undone,) = await chat.say("/undo")
         assert re.fullmatch(
-            r"↩️ Undid a summary \(e\d+\): the model sees what it had hidden again\. The context takes [\d.]+ % of "
-            r"the window, and at most [\d.]+ % fit, so old turns are reduced again before the next answer\.",
+            r"↩️ I took back a summary \(e\d+\): the model sees it all again\. The context window is too full now "
+            r"\(it holds [\d.]+ %, and at most [\d.]+ % fit\), so I shorten older messages again before the next "
+            r"answer\.",
             undone.text,
         )
         again, answer = await chat.say()
         assert again.text.startswith("⚠️ The next request needs ")
-        assert "🗜 Older turns were summarised: " in answer.footer
+        assert "🗜 I summarised older messages: " in answer.footer
 
 
 @pytest.mark.long
@@ -130,7 +133,8 @@ async def test_a_message_that_can_never_fit_is_told_once_with_one_limit(tmp_path
         (refused,) = await chat.say("huge " * 9_000)
         limit = (await (await chat.live()).report()).limit
         assert re.match(
-            rf"❌ No answer: your message takes [\d,]+ tokens, .* at most {limit:,}\. It stays in the conversation",
+            rf"❌ Sorry, I have no answer: your message takes [\d,]+ tokens, .* at most {limit:,}\. "
+            r"It stays in our conversation",
             refused.text,
         )
 
@@ -155,9 +159,9 @@ async def test_a_message_that_is_too_large_stays_as_the_reply_says(tmp_path: Pat
         await chat.say()
         await chat.say("huge " * 9_000)
         (answer,) = await chat.say("Hello.")
-        assert "✂️ A long text was clipped to " in answer.footer
-        assert "\nOne long text is clipped: " in (await chat.say("/context"))[0].text
-        assert "Undid a clipped text (e" in (await chat.say("/undo"))[0].text
+        assert "✂️ I clipped a long text to " in answer.footer
+        assert "\nOf one long text the model sees only a part; " in (await chat.say("/context"))[0].text
+        assert "I took back a clipped text (e" in (await chat.say("/undo"))[0].text
 
 
 @pytest.mark.long
@@ -168,7 +172,7 @@ async def test_the_tokens_of_the_tools_for_looking_back_are_told(tmp_path: Path)
             pass
         tools = (await chat.report()).totals["tools"]
         assert (
-            f"\n🔎 The model got tools that look up what it no longer sees: {tools:,} tokens."
+            f"\n🔎 The model can now look up what it no longer sees, with tools that take {tools:,} tokens."
             in answer.footer
         )
         assert tools > 100
@@ -195,16 +199,11 @@ async def test_the_tokens_after_a_yes_are_those_of_the_footer_and_of_context(tmp
 
 
 @pytest.mark.parametrize("policy", ["economy", "recent-summary"])
-@pytest.mark.parametrize(
-    ("count", "undoes"),
-    [
-        (3, r"/undo e\d+, then /undo e\d+ undoes it\."),
-        (6, r"/undo undoes the newest of these 5 changes; sent 5 times, all of them\."),
-    ],
-)
+@pytest.mark.parametrize("count", [3, 6])
+@pytest.mark.parametrize("names_it", [True, False])
 @run
-async def test_after_a_yes_all_that_was_made_can_be_undone(
-    tmp_path: Path, policy: str, count: int, undoes: str
+async def test_after_a_yes_one_undo_takes_back_all_that_was_made(
+    tmp_path: Path, policy: str, count: int, *, names_it: bool
 ) -> None:
     async with chatting(tmp_path, **CONFIRMED, **{"context.policy": policy}) as chat:
         for _ in range(count):
@@ -214,9 +213,12 @@ async def test_after_a_yes_all_that_was_made_can_be_undone(
         said = await chat.press(AGREE_ACTION)
         made = len(await chat.reductions())
         assert made == count - 1
-        assert re.fullmatch(rf"🗜 Reduced: [\d,]+ → [\d,]+ tokens \(\d+ % less\)\. {undoes}", said)
-        for _ in range(made):
-            assert (await chat.say("/undo"))[0].text.startswith("↩️ Undid a clipped text")
+        found = re.fullmatch(
+            r"🗜 Shortened: [\d,]+ → [\d,]+ tokens \(\d+ % less\)\. (/undo e\d+) takes it back\.", said
+        )
+        assert found
+        undone = (await chat.say(found[1] if names_it else "/undo"))[0].text
+        assert undone.startswith(f"↩️ I took back {made} clipped texts (e")
         assert (await chat.report()).reduced.clipped == 0
 
 
@@ -233,16 +235,33 @@ async def test_one_huge_message_does_not_make_the_next_turn_huge(tmp_path: Path)
         assert report.turn_tokens < 150
 
 
+@pytest.mark.parametrize(
+    ("policy", "threshold"), [("handoff", 0.5), ("recent-summary", 0.5), ("recent-summary", 0.7)]
+)
 @run
-async def test_the_limit_is_that_of_a_request(tmp_path: Path) -> None:
-    async with chatting(tmp_path, window=6_000, **{"context.policy": "handoff"}) as chat:
-        while not (warned := (await chat.say())[0]).buttons:
-            pass
-        limit = (await chat.report()).percent((await chat.report()).limit)
-        assert warned.footer.endswith(
-            "; old turns are summarised as soon as it pays, at the latest before a request would take more than "
-            f"{limit}."
-        )
+async def test_the_threshold_that_a_text_names_is_the_one_that_acts(
+    tmp_path: Path, policy: str, threshold: float
+) -> None:
+    settings = {"context.policy": policy, "compaction.threshold": threshold}
+    async with chatting(tmp_path, window=6_000, **settings) as chat:
+        footers, before = list[str](), await chat.report()
+        while "🗜" not in (answer := (await chat.say())[0]).footer:
+            footers, before = [*footers, answer.footer], await chat.report()
+        (warned,) = [footer for footer in footers if "⚠️" in footer]
+        assert f" would take more than {before.percent(before.act)}." in warned
+        (context,), now = await chat.say("/context"), await chat.report()
+        assert f" would take more than {now.percent(now.act)}." in context.text
+        assert before.act < threshold * 6_000
+        assert abs(before.used - before.act) < 2 * (before.turn_tokens or 0), "it came when the text says"
+
+
+@run
+async def test_economy_names_the_limit_of_a_request(tmp_path: Path) -> None:
+    async with chatting(tmp_path, window=6_000) as chat:
+        await chat.say()
+        report, (context,) = await chat.report(), await chat.say("/context")
+        when = "as soon as it pays off, at the latest before a request would take more than"
+        assert f"{when} {report.percent(report.limit)}." in context.text
 
 
 @run
@@ -254,7 +273,7 @@ async def test_compact_says_what_fills_the_window_if_there_is_nothing_to_summari
         most = f"the largest part are your messages ({report.totals['user']:,} tokens)."
         assert told.endswith(f" No turn is left to summarise, only long texts can be clipped: {most}")
         (reply,) = await chat.say("/compact the bounds")
-        assert reply.text.endswith(f" is worth a summary. In the context, {most}")
+        assert reply.text.endswith(f" is worth a summary. In the context window, {most}")
 
 
 @pytest.mark.long
@@ -265,7 +284,8 @@ async def test_a_yes_reduces_what_the_policy_reduces(tmp_path: Path, policy: str
         await chat.until_asked()
         said = await chat.press(AGREE_ACTION)
         assert re.match(
-            r"🗜 (Summarised|Reduced).*: [\d,]+ → [\d,]+ tokens \(\d+ % less\)\. /undo e\d+ undoes it\.", said
+            r"🗜 (Summarised|Shortened).*: [\d,]+ → [\d,]+ tokens \(\d+ % less\)\. /undo e\d+ takes it back\.",
+            said,
         )
         assert set(await chat.reductions()) == {f"{policy}: agreed"}
         report = await (await chat.live()).report()
@@ -302,8 +322,8 @@ async def test_each_colour_is_warned_of_once(tmp_path: Path) -> None:
         assert set(colours) == set("🟢🟡🔴")
         (warned,) = [reply for reply in replies if reply.footer[0] == "🟡" and reply.buttons]
         assert re.search(
-            r"\(([\d.]+ %)\)\n⚠️ The context takes \1 of the window; from [\d.]+ % on you are asked whether to "
-            r"compact it\.$",
+            r"\(([\d.]+ %)\)\n⚠️ Our conversation fills \1 of the context window\. "
+            r"From [\d.]+ % on, I ask whether to shorten it\.$",
             warned.footer,
         )
 
@@ -316,12 +336,12 @@ async def test_without_confirm_no_text_speaks_of_a_question(tmp_path: Path) -> N
         while not (replies := await chat.say())[0].buttons:
             pass
         assert re.search(
-            r"⚠️ The context takes [\d.]+ % of the window, and at most [\d.]+ % fit\. "
-            r"/compact summarises old turns\.$",
+            r"⚠️ Our conversation fills [\d.]+ % of the context window, and at most [\d.]+ % fit\. "
+            r"/compact summarises older messages\.$",
             replies[0].footer,
         )
         (context,) = await chat.say("/context")
-        assert "old turns are summarised only by /compact." in context.text
+        assert "only /compact summarises older messages." in context.text
 
 
 @run
@@ -329,4 +349,4 @@ async def test_a_clipped_message_of_the_user_is_always_told(tmp_path: Path) -> N
     async with chatting(tmp_path, window=6_000) as chat:
         await chat.say("A gigantic text. " * 4_000)
         replies = await chat.say("Hello.")
-        assert "✂️ A long text was clipped to " in replies[-1].footer
+        assert "✂️ I clipped a long text to " in replies[-1].footer

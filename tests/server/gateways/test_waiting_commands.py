@@ -114,7 +114,7 @@ async def test_commands_that_wait_keep_their_order(tmp_path: Path) -> None:
         provider.gate.set()
         await asyncio.gather(answer, compacting, undoing)
         assert undone[0] == texts.AFTER_ANSWER
-        assert undone[1].startswith("↩️ Undid a summary")
+        assert undone[1].startswith("↩️ I took back a summary")
         assert (await chat.changes())[5:] == ["Compacted", "Reverted"]
 
 
@@ -130,4 +130,4 @@ async def test_the_button_waits_too(tmp_path: Path) -> None:
         provider.gate.set()
         await asyncio.gather(answer, pressing)
         assert pressed[0] == texts.AFTER_ANSWER
-        assert pressed[1].startswith("That is no longer needed.")
+        assert pressed[1].startswith("There is room again, so I leave it.")

@@ -38,6 +38,8 @@ class Attacked(NamedTuple):
     """The target of the redirects of the lying upstream."""
     alice: str
     bob: str
+    monitor: str
+    """A token that reads the metrics."""
 
     def ask(self, path: str, **how: Any) -> HttpReply:
         """Send a request with Alice's token, unless another one is given."""
@@ -45,7 +47,7 @@ class Attacked(NamedTuple):
 
     def metrics_text(self) -> str:
         """Return the metrics, after the log has all lines so far."""
-        response = self.ask("/metrics")
+        response = self.ask("/metrics", token=self.monitor)
         self.server.wait_for("request", request=response.headers["x-request-id"])
         return response.body.decode()
 
@@ -64,10 +66,15 @@ def lying_upstream(trap: RawUpstream, seen: ReceivedRequest, number: int) -> Ite
 
 
 def create_tokens(folder: Path, *tenants: str) -> list[str]:
+    """Create a token of each tenant, and one that reads the metrics."""
+
     async def create() -> list[str]:
         database = DataFolder.create(folder).open_database()
         try:
-            return [(await AuthTokens(database).create(tenant, now=0.0))[1] for tenant in tenants]
+            tokens = AuthTokens(database)
+            made = [await tokens.create(tenant, now=0.0) for tenant in tenants]
+            made.append(await tokens.create("", role="metrics", now=0.0))
+            return [secret for _, secret in made]
         finally:
             await database.close()
 
@@ -77,7 +84,7 @@ def create_tokens(folder: Path, *tenants: str) -> list[str]:
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     folder = tmp_path_factory.mktemp("attacked") / "server"
-    alice, bob = create_tokens(folder, "alice", "bob")
+    alice, bob, monitor = create_tokens(folder, "alice", "bob")
     with (
         StandIn(window=60_000) as upstream,
         RawUpstream(lambda *_: [answer(b"caught")]) as trap,
@@ -90,7 +97,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         }
         keys = {"OPENAI_API_KEY": OWN_KEY, "ANTHROPIC_API_KEY": OWN_KEY}
         with serving(folder=folder, settings=settings, environment=keys) as server:
-            yield Attacked(server, upstream, liar, trap, alice, bob)
+            yield Attacked(server, upstream, liar, trap, alice, bob, monitor)
 
 
 def chat(*texts: str, model: str = "gpt-4o") -> dict[str, Any]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +31,7 @@ from foveal.errors import (
     UnknownSession,
 )
 from foveal.server import AuthTokens, RateLimiter
+from foveal.server.auth_tokens import TOKEN_ROLES, TokenRole
 from foveal.server.http import guard
 from foveal.web import bounded_protocol
 from foveal.web.http_errors import (
@@ -48,7 +52,7 @@ from foveal.web.http_headers import (
 )
 from foveal.web.request_body import has_more_values_than, is_deeper_than
 from support.serve_process import CANARY, DEADLINE, HttpReply, ask, raw, until
-from support.upstream import ProxyServer
+from support.upstream import ProxyServer, RawUpstream, stream_head
 
 SCRIPTED: Final = {"FOVEAL_PROVIDER": "support.serve_process:scripted"}
 PATHS_OF_ALL_FORMATS: Final = ("/v1/chat/completions", "/v1/messages", "/api/sessions")
@@ -118,6 +122,45 @@ def message(answer: HttpReply | bytes, path: str) -> str:
 )
 def test_the_names_of_this_machine_and_server_hosts_are_accepted(proxy: ProxyServer, host: str) -> None:
     assert status(raw(proxy.url, request("/api/sessions", f"Host: {host}"))) == 200
+
+
+@pytest.mark.parametrize("host", ["chat.example", "localhost:8790"])
+def test_a_request_line_with_the_whole_url_of_this_server_is_accepted(proxy: ProxyServer, host: str) -> None:
+    assert status(raw(proxy.url, request(f"http://{host}/api/sessions?limit=1", f"Host: {host}"))) == 200
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "http://evil.example",
+        "http://localhost@evil.example",
+        "http://evil.example:8790",
+        "HTTPS://evil.example",
+        "http://localhost:1",
+    ],
+)
+@pytest.mark.parametrize("path", ["/healthz", *PATHS_OF_ALL_FORMATS])
+def test_a_request_line_with_the_url_of_another_host_is_refused(
+    proxy: ProxyServer, line: str, path: str
+) -> None:
+    answer = raw(proxy.url, request(f"{line}{path}", "Host: localhost"))
+    assert status(answer) == 421
+    assert message(answer, path).startswith("the request line does not name this server")
+
+
+def test_with_a_url_in_the_request_line_a_wrong_host_header_is_named(proxy: ProxyServer) -> None:
+    for line in ("http://evil.example", "http://localhost"):
+        answer = raw(proxy.url, request(f"{line}/healthz", "Host: evil.example"))
+        assert status(answer) == 421
+        assert message(answer, "/healthz").startswith("the Host header does not name this server")
+
+
+@pytest.mark.parametrize("line", ["http://evil.example?/healthz", "http:///healthz", "*", "evil.example:443"])
+@pytest.mark.parametrize("method", ["GET", "CONNECT", "OPTIONS"])
+def test_a_request_line_without_a_path_of_this_server_is_refused(
+    proxy: ProxyServer, method: str, line: str
+) -> None:
+    assert status(raw(proxy.url, request(line, "Host: localhost", method=method))) in (400, 421)
 
 
 @pytest.mark.parametrize(
@@ -352,6 +395,26 @@ def test_a_deep_body_is_refused_in_the_format_of_the_path(proxy: ProxyServer, pa
     assert "nested" in message(answer, path)
 
 
+DEEP = "[" * 150 + "]" * 150
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f'{{"model": "m", "messages": [{{"role": "user", "content": {DEEP}}}]}}',
+        f'{{"model": "m", "tools": {DEEP}, "messages": [{{"role": "user", "content": "?"}}]}}',
+        f'{{"messages": [{{"role": "user", "content": {DEEP}}}]}}',
+        f'{{"model": "m", "messages": {DEEP}}}',
+        DEEP,
+    ],
+)
+def test_every_part_of_a_deep_request_is_refused_again_and_again(proxy: ProxyServer, body: str) -> None:
+    for _ in range(2):
+        answer = ask(proxy.url, "/v1/chat/completions", body=body.encode())
+        assert answer.status == 400
+        assert "nested" in message(answer, "/v1/chat/completions")
+
+
 def test_brackets_in_strings_are_not_nesting(proxy: ProxyServer) -> None:
     body = json.dumps({"system": '[{"\\' * 1_000}).encode()[:-1] + b', "id": "first", "id": "second"}'
     answer = ask(proxy.url, "/api/sessions", body=body)
@@ -509,6 +572,93 @@ def test_a_revoked_token_is_refused_and_tokens_stay_required(
         assert ask(proxy.url, "/api/sessions").status == 401
 
 
+OPENED_BY: Final = {
+    "/metrics": ("admin", "metrics"),
+    "/api/admin/tenants": ("admin",),
+    "/api/admin/audit": ("admin",),
+    "/api/sessions": ("tenant",),
+}
+
+
+@pytest.mark.parametrize("path", OPENED_BY)
+@pytest.mark.parametrize("role", TOKEN_ROLES)
+def test_a_role_opens_its_own_paths_only(with_tokens: ProxyServer, role: TokenRole, path: str) -> None:
+    tokens = AuthTokens(with_tokens.service.runtime.database)
+    tenant = "roles" if role == "tenant" else ""
+    _, secret = with_tokens.do(tokens.create(tenant, role=role, now=0.0))
+    answer = ask(with_tokens.url, path, token=secret)
+    if role in OPENED_BY[path]:
+        assert answer.status == 200
+    else:
+        assert answer.status == 403
+        assert f"this token has the role {role}, and this path needs a token" in message(answer, path)
+        assert f"`foveal token create{' --role' if path != '/api/sessions' else '`'}" in message(answer, path)
+
+
+def test_neither_role_of_the_operator_opens_a_conversation(with_tokens: ProxyServer) -> None:
+    tokens = AuthTokens(with_tokens.service.runtime.database)
+    for role in ("admin", "metrics"):
+        _, secret = with_tokens.do(tokens.create("", role=role, now=0.0))
+        for path in ("/v1/chat/completions", "/v1/messages", "/api/memory/ada", "/inspect/api/sessions"):
+            assert ask(with_tokens.url, path, token=secret).status == 403
+
+
+def test_without_tokens_every_program_on_the_machine_reads_the_numbers(proxy: ProxyServer) -> None:
+    assert ask(proxy.url, "/metrics").status == 200
+    assert ask(proxy.url, "/api/admin/tenants").status == 200
+
+
+@contextmanager
+def two_servers(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[ProxyServer, ProxyServer, threading.Event]]:
+    """Two servers that share a folder or a database, before an upstream that sends a word and ends its response
+    after the event."""
+    held = threading.Event()
+    word = b'data: {"choices":[{"index":0,"delta":{"content":"Well"}}]}\n\n'
+    flags: dict[str, Any] = {}
+    if place == "postgres":
+        flags["server__database"] = request.getfixturevalue("service_url")
+    with RawUpstream(lambda seen, number: [stream_head() + word, held]) as upstream:
+        flags |= {"openai": upstream.openai, "anthropic": upstream.anthropic}
+        with ProxyServer(tmp_path, **flags) as one, ProxyServer(tmp_path, **flags) as other:
+            try:
+                yield one, other, held
+            finally:
+                held.set()
+
+
+@pytest.mark.parametrize("place", ["folder", "postgres"])
+def test_a_revoked_token_ends_drop_in_streams_on_every_server(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with two_servers(place, tmp_path, request) as (one, other, ending):
+        tokens = AuthTokens(one.service.runtime.database)
+        id, secret = one.do(tokens.create("t", now=1.0))
+        _, kept = one.do(tokens.create("t", now=1.0))
+        body = {"model": "gpt-5", "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
+
+        def stream(path: str, token: str) -> Any:
+            headers = {"X-Foveal-Token": token, "Authorization": "Bearer sk-mine", "X-Api-Key": "sk-mine"}
+            return httpx.stream("POST", f"{other.url}{path}", json=body, headers=headers, timeout=DEADLINE)
+
+        with (
+            stream("/v1/chat/completions", secret) as openai,
+            stream("/v1/messages", secret) as anthropic,
+            stream("/v1/chat/completions", kept) as untouched,
+        ):
+            of_kept = untouched.iter_bytes()
+            assert b"Well" in next(of_kept)
+            assert one.do(tokens.revoke(id, now=2.0)).tenant == "t"
+            last = [b"".join(each.iter_bytes()).split(b"\n\n")[-2] for each in (openai, anthropic)]
+            assert json.loads(last[0].removeprefix(b"data: "))["error"]["code"] == "token_revoked"
+            assert last[1].startswith(b"event: error\n")
+            assert b"this token was revoked" in last[1]
+            assert ask(other.url, "/api/sessions", token=kept).status == 200
+            ending.set()
+            assert b"token_revoked" not in b"".join(of_kept)
+
+
 @pytest.mark.parametrize("path", PATHS_OF_ALL_FORMATS)
 def test_too_many_requests_get_retry_after(with_tokens: ProxyServer, path: str) -> None:
     often, other = with_tokens.token("often"), with_tokens.token("often")
@@ -592,8 +742,11 @@ def test_the_error_event_of_a_stream_is_in_its_dialect() -> None:
     assert stream_error_event(refusal, error_format("/v1/messages")).startswith(
         b'\n\nevent: error\ndata: {"type":"error"'
     )
-    assert stream_error_event(refusal, error_format("/v1/responses")).startswith(
+    assert stream_error_event(refusal, error_format("/v1/chat/completions")).startswith(
         b'\n\ndata: {"error":{"message":"the server is ?'
+    )
+    assert stream_error_event(refusal, error_format("/v1/responses"), number=4).startswith(
+        b'\n\nevent: error\ndata: {"type":"error","sequence_number":4,"code":null,"message":"the server is ?'
     )
     assert stream_error_event(refusal, error_format("/v1x")).startswith(
         b'\n\nevent: error\ndata: {"type":"about:blank"'

@@ -33,7 +33,7 @@ from foveal.server.http.json_logs import (
     log_event,
     log_to_stderr,
 )
-from foveal.server.http.prometheus import PrometheusMetrics
+from foveal.server.http.prometheus import MAX_MODEL_LABELS, MAX_TENANT_LABELS, PrometheusMetrics
 from foveal.server.http.tracing import Tracing
 from foveal.testing import Scripted
 from support.paths import ROOT
@@ -278,6 +278,53 @@ def test_metrics_follow_the_service_events() -> None:
     assert found["foveal_streams_open",] == 1
     assert CANARY not in text
     assert "demo" not in text
+
+
+def of_tenants(metrics: PrometheusMetrics, name: str) -> dict[tuple[str, ...], float]:
+    """Return the samples of a metric by its labels."""
+    found = parse_metrics(metrics.text().decode())
+    return {tuple(labels): value for (known, *labels), value in found.items() if known == name}
+
+
+def test_metrics_by_tenant_and_model() -> None:
+    metrics = PrometheusMetrics()
+    used = Used(input=500_000, output=250_000, model="gpt-4.1"), Used(input=7, model="unheard/of")
+    events = tuple(Event(seq, fact) for seq, fact in enumerate(used))
+    metrics.observe(EventsStored(tenant="alice", session="s", events=events))
+    metrics.observe(
+        TurnEnded(tenant="alice", session="s", turn="t", model="gpt-4.1", seconds=1.0, why="answered")
+    )
+    metrics.tenants.update()
+    assert of_tenants(metrics, "foveal_tenant_requests_total") == {("gpt-4.1", "alice"): 1}
+    assert of_tenants(metrics, "foveal_tenant_dollars_total") == {
+        ("gpt-4.1", "alice"): pytest.approx(3.0),
+        ("unheard/of", "alice"): 0,
+    }
+    assert of_tenants(metrics, "foveal_tenant_unpriced_calls_total")["unheard/of", "alice"] == 1
+    assert of_tenants(metrics, "foveal_tenant_tokens_total")["output", "gpt-4.1", "alice"] == 250_000
+
+
+def test_the_labels_of_tenants_and_models_are_bounded() -> None:
+    metrics = PrometheusMetrics()
+
+    def use(tenant: str, model: str, tokens: int) -> None:
+        events = (Event(0, Used(input=tokens, model=model)),)
+        metrics.observe(EventsStored(tenant=tenant, session="s", events=events))
+
+    for number in range(1_000):
+        use(f"small-{number}", f"m{number}", 1)
+    use("large", "m0", 1_000)
+    metrics.tenants.update(["lately"])
+    use("lately", "m0", 5)
+    use("small-999", "m0", 1)
+    metrics.tenants.update()
+    counts = of_tenants(metrics, "foveal_tenant_tokens_total")
+    assert sum(counts.values()) == 2_006, "nothing is counted twice or lost"
+    tenants, models = {labels[2] for labels in counts}, {labels[1] for labels in counts}
+    assert len(tenants) == MAX_TENANT_LABELS + 1
+    assert len(models) == MAX_MODEL_LABELS + 1
+    assert {"large", "lately", "other"} <= tenants
+    assert "small-999" not in tenants
 
 
 def test_every_metric_is_documented() -> None:

@@ -16,9 +16,9 @@ from foveal.core.log import Dialect
 from foveal.errors import MalformedMessage
 from foveal.server.databases.sqlite_database import SQLITE_TABLES
 from foveal.server.proxy import digest_index
-from foveal.transport import upstream_reply
+from foveal.transport import client_request, upstream_reply
 from foveal.transport.client_request import ClientHistory, ClientRequest, RequestCache
-from foveal.transport.digests import history_digests
+from foveal.transport.digests import count_up_to, history_digests
 
 Json = dict[str, Any]
 DIALECTS: list[Dialect] = ["openai_chat", "openai_responses", "anthropic"]
@@ -56,6 +56,46 @@ def test_the_request_cache_does_not_change_digests(histories: list[list[Json]], 
         assert remembered.digests == anew.digests
         assert remembered.instructions == anew.instructions
         assert list(remembered.messages) == list(anew.messages)
+
+
+@given(st.lists(HISTORY, min_size=1, max_size=6), st.integers(0, 60), st.sampled_from(DIALECTS))
+def test_a_history_of_several_groups_has_the_same_digests(
+    histories: list[list[Json]], edited: int, dialect: Dialect
+) -> None:
+    memory, whole = RequestCache(), list[Json]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_request, "MESSAGES_PER_GROUP", 4)
+        for messages in histories:
+            whole = [*whole, *messages]
+            for history in (whole, [*whole[:edited], {"role": "user", "content": "edited"}]):
+                raw = msgspec.Raw(json.dumps(history).encode())
+                remembered, anew = (
+                    ClientHistory.read(raw, dialect, known) for known in (memory, RequestCache())
+                )
+                assert remembered.digests == anew.digests
+                assert remembered.instructions == anew.instructions
+
+
+@given(HISTORY, st.integers(0, 11), st.sampled_from(DIALECTS))
+def test_a_history_is_found_at_its_first_place(messages: list[Json], at: int, dialect: Dialect) -> None:
+    found = digests(messages, dialect)
+    digest = found[at % len(found)]
+    assert count_up_to(found, digest) == found.index(digest) + 1
+    with pytest.raises(ValueError, match="no message"):
+        count_up_to(found, b"another")
+
+
+def test_a_request_reads_only_the_messages_that_are_new() -> None:
+    memory, history = RequestCache(), [{"role": "user", "content": f"question {at}"} for at in range(50_000)]
+    sizes, seen = list[int](), list[bytes]()
+    for number in range(3):
+        history.append({"role": "user", "content": f"and then {number}?"})
+        body = json.dumps({"model": "gpt-4.1", "messages": history}).encode()
+        seen.clear()
+        ClientRequest("openai_chat", body, memory, check_depth=lambda text, _: seen.append(text))
+        sizes.append(sum(map(len, seen)))
+    assert sizes[0] > 1_000_000
+    assert max(sizes[1:]) < 100
 
 
 SAME: list[tuple[Dialect, Json, Json]] = [

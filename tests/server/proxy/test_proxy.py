@@ -13,7 +13,7 @@ import pytest
 
 from foveal.core.log import Compacted, Masked, ModelSaid, UserSaid, text_of
 from support.provider_stand_in import Answer, StandIn
-from support.upstream import ProxyServer, RawUpstream, answer, until
+from support.upstream import ProxyServer, RawUpstream, answer, summarising, until
 
 WINDOW = 6_000
 ANSWER = 600
@@ -320,7 +320,7 @@ def test_summaries_use_the_clients_model_and_key(tmp_path: Path) -> None:
     messages: list[Any] = []
     with (
         StandIn(window=WINDOW, key="sk-of-the-client", script=script) as provider,
-        ProxyServer(tmp_path, openai=provider.openai, window=WINDOW, tokenizer="auto") as proxy,
+        summarising(tmp_path, openai=provider.openai, window=WINDOW, tokenizer="auto") as proxy,
         openai.OpenAI(base_url=proxy.openai, api_key="sk-of-the-client", max_retries=0) as client,
     ):
         for number in range(14):

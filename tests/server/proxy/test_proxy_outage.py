@@ -27,13 +27,15 @@ def test_requests_pass_while_postgresql_is_away(tmp_path: Path, caplog: pytest.L
         tokens = AuthTokens(proxy.service.runtime.database)
         _, known = proxy.do(tokens.create("default", now=0.0))
         _, unused = proxy.do(tokens.create("default", now=0.0))
+        _, monitor = proxy.do(tokens.create("", role="metrics", now=0.0))
+        headers = {"Authorization": f"Bearer {monitor}"}
+        assert httpx.get(f"{proxy.url}/metrics", headers=headers, timeout=DEADLINE).status_code == 200
         assert _ask(proxy, known, "one").status_code == 200
         database.stop("immediate")
         replies = [_ask(proxy, known, text) for text in ("two", "three")]
         assert [(reply.status_code, reply.content) for reply in replies] == [(200, REPLY)] * 2
         assert all("not managed" in reply.headers["x-foveal-reduced"] for reply in replies)
         proxy.do(proxy.service.runtime.storage.wakeups.notify(INBOX_TOPIC))
-        headers = {"Authorization": f"Bearer {known}"}
         metrics = httpx.get(f"{proxy.url}/metrics", headers=headers, timeout=DEADLINE)
         assert (metrics.status_code, "foveal_store_failures_total" in metrics.text) == (200, True)
         assert _ask(proxy, "fv_invented", "four").status_code == 503

@@ -1,19 +1,24 @@
-"""Drop-in conversations across processes: two servers on one folder, one is killed under load."""
+"""Drop-in conversations across processes: two servers on one folder or database, one is killed under load, and both
+get equal requests at once."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.core.view import effective_events
 from foveal.stores import SqliteStore
-from support.serve_process import Server, serving
+from support.serve_process import HttpReply, Server, serving
 from support.upstream import Piece, RawUpstream, ReceivedRequest, answer, until
 
 Json = dict[str, Any]
@@ -95,3 +100,81 @@ def test_conversations_survive_a_killed_server(tmp_path: Path) -> None:
     assert conversations[0].sessions[0] == conversations[0].sessions[1] == conversations[0].sessions[2]
     for one in conversations:
         assert asyncio.run(stored_messages(folder, one.sessions[-1])) == one.texts
+
+
+class TwoServers:
+    """Two servers that share their data, and an upstream that answers "<number>: <last message>" when it is told
+    to."""
+
+    def __init__(self, stack: ExitStack, folder: Path | None, environment: Mapping[str, str]) -> None:
+        self._answers = threading.Event()
+        self._raw = stack.enter_context(RawUpstream(self._reply))
+        self._threads = stack.enter_context(ThreadPoolExecutor())
+        settings = {"server.openai_url": self._raw.openai, "server.rate": 0}
+        self.one, self.two = (
+            stack.enter_context(serving(folder=folder, settings=settings, environment=environment))
+            for _ in range(2)
+        )
+
+    def _reply(self, seen: ReceivedRequest, number: int) -> Iterator[Piece]:
+        yield self._answers
+        yield from echo(seen, number)
+
+    def ask_while_answering(self, *asked: tuple[Server, list[str]]) -> list[HttpReply]:
+        """Send histories to servers, each when the upstream has the one before; then let it answer all of them."""
+        self._answers.clear()
+        waiting: list[Future[HttpReply]] = []
+        for server, texts in asked:
+            count = len(self._raw.seen)
+            waiting.append(self._threads.submit(self._ask, server, texts))
+            until(lambda before=count: len(self._raw.seen) > before)
+        self._answers.set()
+        return [one.result() for one in waiting]
+
+    def ask(self, server: Server, texts: list[str]) -> HttpReply:
+        (reply,) = self.ask_while_answering((server, texts))
+        return reply
+
+    def _ask(self, server: Server, texts: list[str]) -> HttpReply:
+        roles = ("user", "assistant")
+        messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
+        reply = server.ask("/v1/chat/completions", body={"model": "gpt-4.1", "messages": messages})
+        assert reply.status == 200, reply.body
+        return reply
+
+
+def text_of_answer(reply: HttpReply) -> str:
+    text: str = reply.json["choices"][0]["message"]["content"]
+    return text
+
+
+def session_of(reply: HttpReply) -> str:
+    return reply.headers["x-foveal-session"]
+
+
+@pytest.fixture(params=["folder", "postgres"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TwoServers]:
+    in_folder = request.param == "folder"
+    environment = {} if in_folder else {"FOVEAL_DATABASE": request.getfixturevalue("service_url")}
+    with ExitStack() as stack:
+        yield TwoServers(stack, tmp_path / "server" if in_folder else None, environment)
+
+
+def test_equal_requests_at_two_servers_are_two_conversations(servers: TwoServers) -> None:
+    one, two = servers.one, servers.two
+    first, other, third = servers.ask_while_answering((one, ["Hi"]), (two, ["Hi"]), (one, ["Hi"]))
+    assert len({session_of(first), session_of(other), session_of(third)}) == 3
+
+    history = ["Hi", text_of_answer(first), "Go on"]
+    later, same = servers.ask_while_answering((two, history), (one, history))
+    assert session_of(later) == session_of(first) != session_of(same)
+
+
+def test_a_conversation_that_another_server_is_answering_is_forked(servers: TwoServers) -> None:
+    one, two = servers.one, servers.two
+    first = servers.ask(one, ["Hi"])
+    history = ["Hi", text_of_answer(first), "Go on"]
+    later, forked = servers.ask_while_answering((two, history), (one, [*history, "Not yet sent", "And now?"]))
+    assert session_of(later) == session_of(first) != session_of(forked)
+    again = servers.ask(two, [*history, text_of_answer(later), "Further"])
+    assert session_of(again) == session_of(first)

@@ -35,6 +35,7 @@ from support.upstream import (
     ReceivedRequest,
     answer,
     stream_head,
+    summarising,
     until,
 )
 
@@ -246,7 +247,7 @@ def test_a_summary_is_requested_with_the_messages_that_upstream_has_cached(tmp_p
         call = {"id": f"call_{number}", "type": "function", "function": function}
         yield answer(completion("Looking.", calls=[call]))
 
-    with RawUpstream(script) as raw, ProxyServer(tmp_path, openai=raw.openai, window=16_000) as proxy:
+    with RawUpstream(script) as raw, summarising(tmp_path, openai=raw.openai, window=16_000) as proxy:
         client, messages = Client(proxy), [user("Begin.")]
         for number in range(16):
             call = client.ask(messages, tools=TOOLS)["tool_calls"][0]

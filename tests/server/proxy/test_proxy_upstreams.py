@@ -8,14 +8,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import anthropic
 import httpx
 import openai
 import pytest
 
-from foveal.core.log import ModelSaid, Overflowed, Used, text_of
-from foveal.server.runtime import UsageNotUnderstood
+from foveal.core.log import ModelSaid, Noted, Overflowed, Used, text_of
+from foveal.server.runtime import ProxyRequestEnded, UsageNotUnderstood
 from support.provider_stand_in import Answer, StandIn
 from support.upstream import (
     DEADLINE,
@@ -462,15 +463,120 @@ def test_a_truncated_response_is_a_502(proxy: ProxyServer, switch: Switch) -> No
     assert reply.json()["error"]["code"] == "broken_off"
 
 
-def test_a_broken_stream_breaks_off_for_the_client_too(proxy: ProxyServer, switch: Switch) -> None:
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    switch.script = lambda seen: [head + b"a\r\ndata: {}\n\n\r\n"]
-    with pytest.raises(httpx.RemoteProtocolError):
-        ask(proxy, messages=[user("Break off.")], stream=True)
-    switch.script = lambda seen: [head + b"5\r\ndata:\r\n"]
-    assert ask(proxy, messages=[user("Break off.")], stream=True).status_code == 502
-    switch.script = lambda seen: [answer(completion("Whole."))]
-    assert ask(proxy, messages=[user("Break off.")]).status_code == 200
+# ── Streams that break off ─────────────────────────────────────────────────────────────────────────────
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+BREAKS: dict[str, Any] = {
+    "after an event": lambda events: [stream_head(), *events, "reset"],
+    "within an event": lambda events: [stream_head(), *events[:-1], events[-1] + events[-1][:-9], "reset"],
+    "without a reset": lambda events: [CHUNKED, *(b"%x\r\n%b\r\n" % (len(one), one) for one in events)],
+}
+
+
+def events_of(*bodies: Json) -> list[bytes]:
+    named = (f"event: {body['type']}\n" if "type" in body else "" for body in bodies)
+    return [f"{name}data: {json.dumps(body)}\n\n".encode() for name, body in zip(named, bodies, strict=True)]
+
+
+def notes_of_breaks(proxy: ProxyServer, session: str) -> list[str]:
+    notes = [event.fact for event in proxy.events(session) if isinstance(event.fact, Noted)]
+    return [note.text for note in notes if note.topic == "broken off"]
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_a_broken_chat_stream_raises_an_api_error(proxy: ProxyServer, switch: Switch, how: str) -> None:
+    bodies = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in ("Half ", "an ans")]
+    switch.script = lambda seen: BREAKS[how](events_of(*bodies))
+    session = f"chat-{how.replace(' ', '-')}"
+    headers, asked, seen = {"x-foveal-session": session}, cast(Any, [user("Break off.")]), []
+    with openai.OpenAI(base_url=proxy.openai, api_key=KEY, max_retries=0) as client:
+        stream = client.chat.completions.create(
+            model="gpt-4.1", messages=asked, stream=True, extra_headers=headers
+        )
+        with pytest.raises(openai.APIError, match="broke the stream off") as caught:
+            seen.extend(chunk.choices[0].delta.content for chunk in stream)
+        assert caught.value.code == "broken_off"
+        assert "".join(seen).startswith("Half an ans")
+        assert notes_of_breaks(proxy, session) == ["".join(seen)]
+        assert stored_texts(proxy, session) == []
+        ended = [one for one in proxy.service_events if isinstance(one, ProxyRequestEnded)]
+        assert [one.status for one in ended if one.session == session] == [502]
+        switch.script = lambda seen: [answer(completion("Whole."))]
+        again = client.chat.completions.create(model="gpt-4.1", messages=asked, extra_headers=headers)
+    assert again.choices[0].message.content == "Whole."
+    until(lambda: stored_texts(proxy, session) == ["Whole."])
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_a_broken_anthropic_stream_raises_an_api_error(proxy: ProxyServer, switch: Switch, how: str) -> None:
+    started = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": []}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "bash", "input": {}}
+    begun = {"type": "input_json_delta", "partial_json": '{"comm'}
+    bodies: list[Json] = [
+        {"type": "message_start", "message": {**started, "usage": {"input_tokens": 9, "output_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "I look."}},
+        {"type": "content_block_start", "index": 1, "content_block": call},
+        {"type": "content_block_delta", "index": 1, "delta": begun},
+        {"type": "ping"},
+    ]
+    switch.script = lambda seen: BREAKS[how](events_of(*bodies))
+    session = f"claude-{how.replace(' ', '-')}"
+    headers, asked, types = {"x-foveal-session": session}, cast(Any, [user("Break off.")]), []
+    with anthropic.Anthropic(base_url=proxy.url, api_key=KEY, max_retries=0) as client:
+        stream = client.messages.create(
+            model="claude-sonnet-4-6", max_tokens=99, messages=asked, stream=True, extra_headers=headers
+        )
+        with pytest.raises(anthropic.APIStatusError, match="broke the stream off") as caught:
+            types.extend(event.type for event in stream)
+    assert cast(Any, caught.value.body)["error"]["type"] == "api_error"
+    assert types == [body["type"] for body in bodies[:-1]]
+    assert notes_of_breaks(proxy, session) == ['I look.\n{"name":"bash","arguments":"{\\"comm"}']
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_a_broken_responses_stream_raises_an_api_error(proxy: ProxyServer, switch: Switch, how: str) -> None:
+    delta = {"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "content_index": 0}
+    bodies: list[Json] = [
+        {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1", "output": []}},
+        {**delta, "sequence_number": 1, "delta": "Half "},
+        {**delta, "sequence_number": 2, "delta": "an answer"},
+    ]
+    switch.script = lambda seen: BREAKS[how](events_of(*bodies))
+    session = f"responses-{how.replace(' ', '-')}"
+    headers, types = {"x-foveal-session": session}, []
+    with openai.OpenAI(base_url=proxy.openai, api_key=KEY, max_retries=0) as client:
+        stream = client.responses.create(
+            model="gpt-4.1", input="Break off.", stream=True, extra_headers=headers
+        )
+        with pytest.raises(openai.APIError, match="broke the stream off") as caught:
+            types.extend(event.type for event in stream)
+    assert caught.value.code == "broken_off"
+    assert types == [body["type"] for body in bodies]
+    assert notes_of_breaks(proxy, session) == ["Half an answer"]
+    with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
+        sent = {"model": "gpt-4.1", "input": "Break off.", "stream": True}
+        body = http.post(f"{proxy.openai}/responses", json=sent, headers={"authorization": f"Bearer {KEY}"})
+    last = body.text.rstrip().rpartition("\n\n")[2]
+    name, _, data = last.partition("\n")
+    assert name == "event: error"
+    event = json.loads(data.removeprefix("data: "))
+    assert event["type"] == "error"
+    assert event["sequence_number"] == 3
+    assert "broke the stream off" in event["message"]
+
+
+def test_a_stream_that_breaks_off_before_its_first_event_is_a_502(proxy: ProxyServer, switch: Switch) -> None:
+    switch.script = lambda seen: [CHUNKED + b"5\r\ndata:\r\n"]
+    assert ask(proxy, messages=[user("Break off at once.")], stream=True).status_code == 502
+
+
+def test_events_arrive_whole_however_they_are_cut(proxy: ProxyServer, switch: Switch) -> None:
+    for end in (b"\n\n", b"\r\n\r\n", b"\r\r"):
+        whole = b"".join(b'data: {"choices":[],"n":%d}%b' % (n, end) for n in range(5)) + b": rest"
+        pieces = [whole[at : at + 7] for at in range(0, len(whole), 7)]
+        switch.script = lambda seen, pieces=pieces: [stream_head(), *pieces]
+        assert ask(proxy, messages=[user(f"Cut {end!r}.")], stream=True).content == whole
 
 
 def test_a_response_too_large_to_record_is_forwarded(

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from foveal.server.audit import AuditFilter
 from foveal.server.proxy import digest_index
 from support.upstream import DEADLINE, ProxyServer, RawUpstream, answer, until
 
@@ -58,6 +59,9 @@ def test_sessions_are_erased_when_they_were_not_used_for_the_configured_days(pro
     assert (sweep(proxy), kept(proxy)) == (0, [first])
     go_on(proxy, days=31)
     assert (sweep(proxy), kept(proxy), kept(proxy, "other")) == (2, [], [])
+    rows = proxy.do(proxy.service.runtime.audit.page(AuditFilter(action="erase"), limit=10))
+    assert {(row.actor, row.tenant) for row in rows} == {("retention", "default"), ("retention", "other")}
+    assert f"session:{first}" in {row.object for row in rows}
     assert say(proxy, "Hello", token) != first
 
 

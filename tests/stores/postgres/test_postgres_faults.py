@@ -361,7 +361,8 @@ def test_a_database_that_does_not_exist_or_refuses_the_user_is_a_clear_error(pos
         unknown = database_url(
             postgres_url, postgres_url.partition("?")[0].rpartition("/")[2], user="stranger"
         )
-        assert "check" in await problem(unknown)
+        assert "create the role (`createuser`)" in (said_of_role := await problem(unknown))
+        assert "create the database" not in said_of_role
         assert "cannot be reached" in await problem("postgresql://me:s3cret@127.0.0.1:1/db")
         for url in ("postgresql://me:s3cret@127.0.0.1:1/db", "postgresql://me:s3cret%zz@host/db"):
             assert "s3cret" not in await problem(url)

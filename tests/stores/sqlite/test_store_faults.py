@@ -33,7 +33,7 @@ from support.store_worker import SESSION, batch, event
 from support.warm_start import WarmProcess
 
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
-ROUNDS: Final = 500 if SOAK else 50
+ROUNDS: Final = 200 if SOAK else 20
 WORKER: Final = SUPPORT / "store_worker.py"
 CHILD_TIMEOUT_S: Final = 240
 

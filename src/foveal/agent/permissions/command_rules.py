@@ -22,9 +22,9 @@
 
 1. The text is what `bash --noprofile --norc -c` gets. It is parsed with tree-sitter-bash, which is imported only
    when a command is parsed.
-2. A line can be covered by rules only if it is plain words joined by `&&`, `||`, `;` and `|`. A word is plain if
-   bash takes it literally: safe characters, text in single quotes, or text in double quotes without `$`, a
-   backquote and a backslash.
+2. A line can be covered by rules only if it is plain words joined by `&&`, `||`, `;` and `|`, with output to
+   `/dev/null` or to the other output (`2>&1`), which is left out. A word is plain if bash takes it literally: safe
+   characters, text in single quotes, or text in double quotes without `$`, a backquote and a backslash.
 3. Everything else has no commands and a `problem`: such a line can be allowed once only.
 4. A second, independent parser (`shlex`) must find the same words, so that an error in one of them allows nothing.
 
@@ -69,10 +69,15 @@ if TYPE_CHECKING:
 MAX_PARSED_CHARS: Final = 10_000
 """A longer line cannot be covered by rules."""
 _OPERATORS: Final = frozenset({"&&", "||", ";", "|"})
-_STRUCTURE: Final = frozenset({"program", "list", "pipeline", "command", "command_name"})
+_STRUCTURE: Final = frozenset(
+    {"program", "list", "pipeline", "command", "command_name", "redirected_statement"}
+)
 _PLAIN_WORD: Final = re.compile(r"(?:[A-Za-z0-9_./:@%+,=^-]|(?<=[A-Za-z0-9^])~)+")
 """Characters that bash takes literally wherever they stand, and `~` after a letter, as in `HEAD~1`. Letters
 outside of ASCII need quotes: bash on macOS takes some of their bytes for blanks."""
+_SILENT_REDIRECT: Final = re.compile(r"[12&]?> ?/dev/null|2>&1|1?>&2")
+"""Redirections that change only where output goes: to nowhere, or with the other output."""
+_REDIRECT_PARTS: Final = re.compile(r"[>&]+|[^>& ]+")
 _SYNTAX: Final = re.compile(r"[$`*?\[\]{}()~<>&!#\\]")
 _QUOTED_SYNTAX: Final = re.compile(r"[$`\\]")
 """Characters that are not literal in double quotes."""
@@ -111,6 +116,7 @@ class _NotPlain(Exception):
 class _Token(msgspec.Struct, frozen=True):
     text: str
     is_operator: bool = False
+    is_redirect: bool = False
 
 
 def _check_characters(text: str) -> None:
@@ -137,6 +143,9 @@ def _tokens(text: str) -> Iterator[_Token]:
             waiting += reversed(node.children)
         elif node.type in _OPERATORS:
             yield _Token(node.type, is_operator=True)
+        elif node.type == "file_redirect" and _SILENT_REDIRECT.fullmatch((node.text or b"").decode()):
+            for part in _REDIRECT_PARTS.findall((node.text or b"").decode()):
+                yield _Token(part, is_redirect=True)
         else:
             yield _Token(_literal(node))
 
@@ -189,13 +198,15 @@ def _check_with_shlex(text: str, tokens: list[_Token]) -> None:
 
 def _split_commands(tokens: list[_Token]) -> Iterator[tuple[str, ...]]:
     words: list[str] = []
+    above = ""
     for token in (*tokens, _Token(";", is_operator=True)):
-        if not token.is_operator:
-            words.append(token.text)
-        elif words:
-            _check_program(words[0])
+        if token.is_operator and (words or above):
+            _check_program(words[0] if words else "")
             yield tuple(words)
             words = []
+        elif not token.is_operator and not token.is_redirect:
+            words.append(token.text)
+        above = token.text if token.is_redirect else ""
 
 
 def _check_program(word: str) -> None:
@@ -276,6 +287,8 @@ class SimpleCommand(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...]
     program: str = ""
     """Real path; "" if no rule can name it: it is not found, or lies where an agent can write."""
+    only_reads: bool = False
+    """Whether it only prints files of the workspace, and what git knows of them."""
 
 
 class CommandRule(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@
    runs if none of its commands may delete or overwrite a file. Where the sandbox has a network, what fetches or
    publishes asks.
 5. In mode `auto`, a command that only reads files of the workspace runs without a sandbox too.
-6. A tool that a rule covers runs; of a command line, every command needs a rule of its own.
+6. A tool that a rule covers runs; of a command line, every command needs a rule of its own, except, in mode
+   `auto`, one that only reads.
 7. Everything else asks. The answer offers rules only where they could cover the call.
 """
 
@@ -64,10 +65,13 @@ class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `/rewind` can restore all files that a command in the sandbox may change."""
     overwrites: str = ""
     """A file that a redirection of the line overwrites."""
-    only_reads: bool = False
-    """Whether the line only prints files of the workspace, and what git knows of them."""
     runs_hooks: bool = False
     """Whether the repository has hooks, which a commit without a sandbox runs."""
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether the line only prints files of the workspace, and what git knows of them."""
+        return bool(self.commands) and all(command.only_reads for command in self.commands)
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +137,7 @@ def decide(
         return Ask(session_rules=(ToolRule(call.tool),) if call.is_inside else ())
     if not _needs_consent(call, call.line, mode=mode, is_sandboxed=is_sandboxed, has_network=has_network):
         return Allowed("it stays in the sandbox" if is_sandboxed else "it only reads")
-    return _decide_line(call, call.line, permissions.allow, is_sandboxed=is_sandboxed)
+    return _decide_line(call, call.line, permissions.allow, mode=mode, is_sandboxed=is_sandboxed)
 
 
 def _needs_consent(
@@ -157,14 +161,15 @@ def _needs_consent(
 
 
 def _decide_line(
-    call: CallFacts, line: CommandLine, rules: Sequence[Rule], *, is_sandboxed: bool
+    call: CallFacts, line: CommandLine, rules: Sequence[Rule], *, mode: ApprovalMode, is_sandboxed: bool
 ) -> CallDecision:
     if problem := _line_problem(line):
         return Ask(why=problem)
     missing = [
         command
         for command in call.commands
-        if not _is_covered(command, call, rules, is_sandboxed=is_sandboxed)
+        if not (command.only_reads and mode == "auto")
+        and not _is_covered(command, call, rules, is_sandboxed=is_sandboxed)
     ]
     if not missing:
         return Allowed("a rule covers each command")
@@ -186,18 +191,18 @@ def _is_covered(
 ) -> bool:
     return any(
         isinstance(rule, CommandRule)
-        and _is_in_force(rule, call, is_sandboxed=is_sandboxed)
+        and is_in_force(rule, is_sandboxed=is_sandboxed, runs_hooks=call.runs_hooks)
         and rule.covers(command, call.project)
         for rule in rules
     )
 
 
-def _is_in_force(rule: CommandRule, call: CallFacts, *, is_sandboxed: bool) -> bool:
+def is_in_force(rule: CommandRule, *, is_sandboxed: bool, runs_hooks: bool) -> bool:
     """Return whether a rule counts: without a sandbox, agreed rules by first words do only for runners, and for
     commits that run no hook. Entries of the settings, which name no project, always count."""
     if is_sandboxed or not rule.is_prefix or not rule.project:
         return True
-    return runner_prefix(rule.words) == rule.words and not (call.runs_hooks and rule.words[0] == "git")
+    return runner_prefix(rule.words) == rule.words and not (runs_hooks and rule.words[0] == "git")
 
 
 def _offer(missing: Sequence[SimpleCommand], call: CallFacts, *, is_sandboxed: bool) -> Ask:
@@ -208,7 +213,9 @@ def _offer(missing: Sequence[SimpleCommand], call: CallFacts, *, is_sandboxed: b
     exact = [exact_rule(command, call.project) for command in missing]
     by_prefix = [prefix_rule(command, call.project) for command in missing]
     counting = [
-        rule if rule is not None and _is_in_force(rule, call, is_sandboxed=is_sandboxed) else None
+        rule
+        if rule is not None and is_in_force(rule, is_sandboxed=is_sandboxed, runs_hooks=call.runs_hooks)
+        else None
         for rule in by_prefix
     ]
     return Ask(session_rules=_all_or_none(exact), project_rules=_all_or_none(counting))

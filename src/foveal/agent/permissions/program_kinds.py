@@ -149,14 +149,19 @@ _GIT_STARTING_OPTIONS: Final = ("--exe", "--ext", "--op", "--ou", "--textc")
 """Options of git that write a file or start a program, by how they begin: git accepts abbreviations."""
 _GIT_PAGER_OPTION: Final = re.compile(r"-[A-Za-z]*O")
 _FIND_ACTIONS: Final = ("-delete", "-exec", "-ok", "-fls", "-fprint")
-_BUILD_COMMANDS: Final = names("bench build check clippy doc fmt format lint run test vet version")
-"""Subcommands of package managers that build or test."""
+_BUILD_COMMANDS: Final = names(
+    "bench build check clippy doc fmt format freeze lint list ls run start test tree version vet --version"
+)
+"""Subcommands of package managers that build, test or list."""
+_MAKERS: Final = names("ant gmake gradle gradlew invoke just make mvn mvnw ninja rake scons task")
+_CLEANING: Final = re.compile(r"(?:.*[:_-])?(?:dist|real)?clean(?:all)?(?:[:_-].*)?|mrproper|uninstall")
+"""Targets of builds that delete files, such as `make distclean` and `npm run clean:all`."""
 _RUNNERS: Final = names("conda hatch mamba micromamba pdm pipenv pixi poetry rye uv")
 """Package managers whose `run` starts any program."""
 _PLAIN_STARTERS: Final = names("env nice nohup setsid")
 """Starters after which the command follows, if they have no options."""
 _READERS: Final = names(
-    "basename cat cksum cut dirname du echo file grep egrep fgrep head ls nl stat tail wc"
+    "basename cat cksum cut dirname du echo file grep egrep fgrep head ls nl od stat tac tail wc"
 )
 """Programs that only print, whatever words `xargs` adds."""
 _DURATION: Final = re.compile(r"\d+(?:\.\d+)?[smhd]?")
@@ -252,6 +257,8 @@ _POWERLESS: Final = names("chmod kill killall pkill skill")
 """Programs that delete nothing, and reach no process outside of the sandbox."""
 _GIT_REMOTE: Final = {("clone",), ("fetch",), ("ls-remote",), ("pull",), ("push",)}
 """Commands of git that fail without a network, before they change a file."""
+_GIT_TRANSPORT_OPTIONS: Final = ("--upl", "--rece", "--ex", "-c", "--conf")
+"""Options of these that name a program to run or a setting, by how they begin."""
 _EXPANDED: Final = re.compile(r"[$`\\*?{~]")
 _DELETING_CODE: Final = re.compile(
     r"rmtree|unlink|rmdir|truncate|\bremove\(|rename\(|os\.replace|shutil\.move|rmSync|\brm\b|FileUtils|File\.delete"
@@ -272,9 +279,15 @@ def may_delete(words: tuple[str, ...], text: str, program: str = "") -> bool:
     known = program_names(words[0], program)
     if known & (INTERPRETERS | COMMAND_SHELLS) and _DELETING_CODE.search(text):
         return True
-    if known & _POWERLESS or ("git" in known and (_git_only_reads(words[1:]) or words[1:2] in _GIT_REMOTE)):
+    if known & _POWERLESS or ("git" in known and (_git_only_reads(words[1:]) or _only_reaches_out(words))):
         return False
     return not is_harmless(words, program)
+
+
+def _only_reaches_out(words: tuple[str, ...]) -> bool:
+    """Return whether a command of git fails without a network, and names no program to run before that."""
+    options = (*_GIT_TRANSPORT_OPTIONS, *(("-u",) if words[1:2] == ("clone",) else ()))
+    return words[1:2] in _GIT_REMOTE and not any(word.startswith(options) for word in words)
 
 
 def deletes_only_named(words: tuple[str, ...]) -> bool:
@@ -291,13 +304,22 @@ def reaches_out(words: tuple[str, ...]) -> bool:
     if _EXPANDED.search(words[0]) or known & _NETWORK_PROGRAMS:
         return True
     if "git" in known:
+        if _git_only_reads(words[1:]):
+            return False
         places = subcommand_places(words)
         return not any(words[at] in _GIT_READING | _GIT_WRITING for at in places if at < len(words))
     if known & PACKAGE_MANAGERS:
         return not _builds_only(known, words[1:])
+    if known & INTERPRETERS and words[1:2] == ("-m",) and words[2:]:
+        return reaches_out(words[2:])
     if starts_programs(words):
-        return any(program_names(word) & (_NETWORK_PROGRAMS | {"git"}) for word in words[1:] if word)
+        named = _PROGRAM_WORD.findall(" ".join(words[1:])) if known & COMMAND_SHELLS else words[1:]
+        return any(program_names(word) & (_NETWORK_PROGRAMS | {"git"}) for word in named if word)
     return False
+
+
+_PROGRAM_WORD: Final = re.compile(r"[\w./+-]+")
+"""What can be the name of a program in the text that a shell gets."""
 
 
 # ── Committing in a sandbox ──────────────────────────────────────────────────────────────────────────────
@@ -450,7 +472,10 @@ def accompanies_commit(words: tuple[str, ...]) -> bool:
 # ── Only reading, without a sandbox ──────────────────────────────────────────────────────────────────────
 
 _READING_PROGRAMS: Final = _READERS | names(
-    "cmp date diff false find md5sum pwd rg sed sha256sum sort tree true uname uniq which whoami"
+    """
+    cmp column comm date df diff false find fold id md5sum nproc paste pwd readlink realpath rev rg sed sha256sum
+    sort tr tree true uname uniq uptime which whoami
+    """
 )
 _NOT_READING: Final[dict[str, re.Pattern[str]]] = {
     "grep": re.compile(r"-[^-]*[Rf]|--(deref|file)"),
@@ -468,12 +493,12 @@ _NOT_READING: Final[dict[str, re.Pattern[str]]] = {
 """Words with which these programs write, start programs, follow links or never end."""
 _PRINTED_LINES: Final = re.compile(r"\d+(,(\d+|\$))?p")
 _GIT_PRINTING: Final = re.compile(
-    r"--(author|since|until|after|before|grep|format|pretty|max-count|abbrev|date|diff-filter|unified|stat"
+    r"--(abbrev-ref|author|since|until|after|before|grep|format|pretty|max-count|abbrev|date|diff-filter|unified|stat"
     r"|color|decorate|word-diff|find-renames|ignore-all-space|ignore-space-change|no-renames|name-only|follow"
     r"|show-current|list|merged|no-merged|contains|sort|exclude-standard|others|modified|deleted|cached)(=.*)?"
     r"|-(\d+|n\d*|U\d+|[SGL].*|[MCwabv]|vv|sb|i|o|r|e|E|F)"
 )
-_GIT_LISTING: Final = {"branch": 1, "remote": 1, "tag": 1, "stash": 2}
+_GIT_LISTING: Final = {"branch": 1, "reflog": 1, "remote": 1, "tag": 1, "stash": 2}
 """Commands of git that only list, with this many words besides options."""
 
 
@@ -501,6 +526,8 @@ def _git_only_reads(words: tuple[str, ...]) -> bool:
     if not words:
         return False
     arguments = [word for word in words[1:] if not word.startswith("-")]
+    if words[0] == "config":
+        return _reads_setting(arguments, [word for word in words[1:] if word.startswith("-")])
     is_listing = words[0] in _GIT_LISTING and len(arguments) < _GIT_LISTING[words[0]]
     if is_listing and words[0] == "stash":
         is_listing = arguments == ["list"]
@@ -508,6 +535,13 @@ def _git_only_reads(words: tuple[str, ...]) -> bool:
     return (is_listing or words[0] in _GIT_READING) and all(
         option in _GIT_SHOWN_OPTIONS or _GIT_PRINTING.fullmatch(option) for option in options
     )
+
+
+def _reads_setting(arguments: list[str], options: list[str]) -> bool:
+    """Return whether a `git config` prints settings: those of a key, which has a dot, or all."""
+    if not options:
+        return len(arguments) == 1 and "." in arguments[0]
+    return options in (["--get"], ["--get-all"], ["--list"], ["-l"]) and len(arguments) <= 1
 
 
 # ── Harmless where nothing can be restored ───────────────────────────────────────────────────────────────
@@ -528,6 +562,8 @@ def is_harmless(words: tuple[str, ...], program: str = "") -> bool:
     if known & COMMAND_SHELLS:
         # A shell without a script runs what it reads, or the word after an option.
         return len(words) > 1 and not words[1].startswith(("-", "+"))
+    if known & (PACKAGE_MANAGERS | _MAKERS) and any(map(_CLEANING.fullmatch, words[1:])):
+        return False
     if known & PACKAGE_MANAGERS:
         return _builds_only(known, words[1:])
     if known & _ARCHIVERS:

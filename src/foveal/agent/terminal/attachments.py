@@ -140,13 +140,13 @@ def _exists(folder: Path, name: str) -> bool:
 # ── Reading ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def prepare_message(text: str, state: ChatState, *, piped: str = "") -> UserMessage:
+async def prepare_message(text: str, state: ChatState, *, piped: str = "", typed: str = "") -> UserMessage:
     """Return a message with the files that it names and what was piped, asking the user about files outside of the
-    working folder."""
+    working folder. `typed` returns to the input line if the message cannot be sent, by default its text."""
     try:
         return await _prepare(text, state, piped)
     except _NotSent:
-        state.ui.suggest_input(text)
+        state.ui.suggest_input(typed or text)
         raise
 
 

@@ -15,6 +15,7 @@ from contextlib import aclosing, suppress
 from foveal.agent.events import (
     ContextReduced,
     ModelAnswered,
+    ToolCalling,
     ToolFinished,
     TurnFinished,
     UserMessageStored,
@@ -55,6 +56,8 @@ class ChatLoop:
         self._running: asyncio.Task[None] | None = None
         self._immediate: set[asyncio.Task[None]] = set()
         """Commands that run beside the turn; the set keeps their tasks alive."""
+        self._calls: dict[str, str] = {}
+        """The calls that run, by id, in words."""
         self._wake = asyncio.Event()
         self._on_taken = on_taken
 
@@ -108,6 +111,9 @@ class ChatLoop:
         """Cancel the running turn or command; return False if none runs."""
         if self._running is None or self._running.done():
             return False
+        if len(self._calls) > 1:  # of one call, the line above says which
+            stopped = [one_line(what, width=70) for what in self._calls.values()]
+            self.ui.notify([note(f"stopped: {what}", "fair") for what in stopped])
         self._running.cancel()
         return True
 
@@ -120,32 +126,35 @@ class ChatLoop:
     # ── One message or command ───────────────────────────────────────────────────────────────────────
 
     async def handle(self, text: str, *, piped: str = "") -> None:
-        """Run one message, with what was piped beside it, or one command to its end; after an error the session can
+        """Run one message or command to its end, with what was piped beside it; after an error the session can
         continue."""
         try:
             found = parse_command(text)
             if found is not None:
-                await self._run_command(*found)
+                await self._run_command(*found, piped=piped)
             elif text.strip():
                 await self._send(await prepare_message(text, self.state, piped=piped))
         except asyncio.CancelledError:
             self.ui.notify([note("stopped; the conversation so far is kept", "fair")])
             with suppress(FovealError):  # what was stored before the interrupt counts too
-                self.ui.show_status(await self.state.session.report())
+                self.ui.show_status(await self.state.report())
             raise
         except LeaveChat:
             self.leave()
         except Exception as problem:  # noqa: BLE001 - any error is shown, and the prompt comes back
             self._show_failure(problem)
 
-    async def _run_command(self, chosen: SlashCommand, argument: str) -> None:
+    async def _run_command(self, chosen: SlashCommand, argument: str, *, piped: str) -> None:
         rows = await chosen.run(self.state, argument)
         if rows:
             self.ui.show(rows)
         if chosen.is_queued:
-            self.ui.show_status(await self.state.session.report())
+            self.ui.show_status(await self.state.report())
             await self.state.show_todo()
         if (message := self.state.take_message()) is not None:
+            if isinstance(message, str):
+                typed = f"{chosen.name} {argument}"
+                message = await prepare_message(message, self.state, piped=piped, typed=typed)
             await self._send(message)
 
     async def _send(self, message: UserMessage) -> None:
@@ -157,7 +166,7 @@ class ChatLoop:
 
     async def _run_turn(self, message: UserMessage) -> bool:
         """Run a turn and return whether it has ended with an answer."""
-        state, session, has_answer = self.state, self.state.session, False
+        state, has_answer = self.state, False
         await state.ask_about_files()
         await state.read_memories()
         await state.warn_of_other_writers()
@@ -168,6 +177,10 @@ class ChatLoop:
                     if isinstance(event, UserMessageStored):
                         await self._message_stored(typed_text(message.content))
                     self.ui.agent_event(event)
+                    if isinstance(event, ToolCalling):
+                        self._calls[event.call.id] = event.what
+                    elif isinstance(event, ToolFinished):
+                        self._calls.pop(event.call.id, None)
                     if isinstance(event, ToolFinished) and event.call.name == TODO_TOOL and not event.error:
                         self.ui.show_todo(items_of(event.call))
                     if isinstance(event, UserMessageStored):
@@ -177,8 +190,9 @@ class ChatLoop:
                         has_answer = event.why == "answered"
                         self.failures += not has_answer
                     if isinstance(event, STATUS_EVENTS):
-                        self.ui.show_status(await session.report())
+                        self.ui.show_status(await state.report())
         finally:
+            self._calls.clear()
             self.ui.turn_ended()
             await state.write_memory()
             if (
@@ -229,7 +243,7 @@ class ChatLoop:
         )
         if await self.ui.ask(question) == "y":
             self.ui.show(await run_compaction(self.state, agreed=True))
-            self.ui.show_status(await self.state.session.report())
+            self.ui.show_status(await self.state.report())
 
     def _show_failure(self, problem: Exception) -> None:
         self.failures += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from foveal.agent.tools.background_commands import BackgroundCommand, Background
 from foveal.agent.tools.change_recording import CommandChanges, Recovered, record_changes
 from foveal.agent.tools.file_backups import FileBackups, WorkspaceState
 from foveal.agent.tools.file_history import FILE_CHANGING_TOOLS, FileChange, FileChanges
-from foveal.agent.tools.subagents import TASK_INSTRUCTIONS, SubAgents, TaskLimits, TaskParts
+from foveal.agent.tools.subagents import TASK_INSTRUCTIONS, SubAgents, TaskLimits, TaskParts, recorded_usage
 from foveal.agent.tools.todo import current_todo, todo_tool
 from foveal.agent.tools.workspace import Workspace
 from foveal.config import Config
@@ -51,6 +51,7 @@ from foveal.config.local_memories import LocalMemories
 from foveal.config.memory_file import MemoryFile
 from foveal.core.compaction.summariser import SummaryProgress
 from foveal.core.engine.engine import Engine
+from foveal.core.engine.report import Report
 from foveal.core.log.events import AnyFact, Call, Event, Instructed, Opened
 from foveal.core.wire.safe_print import exact_line, one_line
 from foveal.errors import FovealError
@@ -90,6 +91,8 @@ class ChatState:
         """The sandbox of commands; None if they run without one, which the second value explains."""
         self.file_copies: FileBackups | None = None if self.sandbox is None else factory.file_copies(options)
         """Copies of files that commands in the sandbox may change."""
+        self._without_copy: Collection[str] = ()
+        """Files that are too large for a copy, when a command was last looked at."""
         self._changes = None if self.file_copies is None else self._command_changes(self.file_copies)
         self.plan: PlanMode = PlanMode(lambda: self.toolbox, has_sandbox=self.sandbox is not None)
         self.memories: LocalMemories | None = factory.make_memories(store, config)
@@ -108,7 +111,7 @@ class ChatState:
         """None until the servers are connected, which they are once tools are offered."""
         self._warm_up_task: asyncio.Task[None] | None = None
         self._handles_to_expand: list[str] = []
-        self._message_to_send: UserMessage | None = None
+        self._message_to_send: UserMessage | str | None = None
         self._told_notes: set[str] = set()
         """Notes about settings and instruction files that the user has seen."""
         # Set by `_use_session`, which `open` calls before it returns.
@@ -116,6 +119,7 @@ class ChatState:
         self.provider: WatchedProvider
         self.writers: SummaryWriters
         self.session: Session
+        self.subagents: SubAgents
         self.toolbox: Toolbox
         self.agent: Agent
 
@@ -140,6 +144,8 @@ class ChatState:
         if origin:
             await state._append_record(origin, options.carry)
         state._tell(state._sandbox_notes())
+        if not ui.can_ask:  # one notice has counted all items that are not used
+            state._told_notes.update(state.instruction_files.open_notes)
         state._tell((*config.notes, *state.approval.notes, *state.instruction_files.notes))
         return state
 
@@ -178,6 +184,7 @@ class ChatState:
             folder=real_folder(self.options.folder),
             summarise=writers.summarisers(),
             progress=self._progress_of(id),
+            on_reduction=config.reduction_hook(self.options.folder),
             memory=None if self.memories is None else self.memories.all,
             options=SessionOptions(on_stored=self._use.add_own),
             **config.session_settings(provider.model),
@@ -225,10 +232,11 @@ class ChatState:
 
     async def _make_agent(self) -> None:
         tools: list[Tool] = []
+        self.subagents = await self._subagents()
         if self.offers_tools:
             if self._mcp_tools is None:
                 self._mcp_tools = await self._connect_mcp_servers(await self._config_for_servers())
-            tools = self._make_tools(self.session, own_tools=(todo_tool(), self._subagents().tool()))
+            tools = self._make_tools(self.session, own_tools=(todo_tool(), self.subagents.tool()))
         deferral = factory.make_deferral(self.config.loaded, tools, mcp_tools=self._mcp_tools or ())
         self.toolbox = Toolbox(tools if deferral is None else [*tools, load_tools_tool(deferral)])
         self.instruction_files = self._instruction_files()
@@ -248,7 +256,9 @@ class ChatState:
         """Return the tools of a session; changes of files are recorded in it and in the chat's own."""
 
         async def record(changes: Sequence[FileChange]) -> None:
-            for log in dict.fromkeys((session, self.session)):
+            if not changes and self.config.loaded.get("tools.network"):
+                return  # it may have changed something elsewhere
+            for log in dict.fromkeys((session, self.session) if changes else (session,)):
                 await log.append(FileChanges(changes=tuple(changes)).to_fact())
 
         tools = factory.make_tools(
@@ -259,6 +269,7 @@ class ChatState:
             mcp_tools=self._mcp_tools or (),
             own_tools=own_tools,
             reads_only=lambda: self.plan.is_on,
+            unchanged=lambda command: self.approval.files_to_keep(command, self._without_copy),
         )
         return record_changes(tools, Workspace(self.options.folder), record, self._changes)
 
@@ -282,15 +293,31 @@ class ChatState:
             await self.background.settle()
 
     async def _recover_changes(self) -> None:
-        """Record what commands did whose chat in this folder was killed, and say so."""
+        """Record what commands did whose chat in this folder was killed, or which were kept, and say so."""
         for found in [] if self._changes is None else await self._changes.recover(self.session.id):
             self._tell_of_recovered(found)
 
     # ── Sub-agents ───────────────────────────────────────────────────────────────────────────────────
 
-    def _subagents(self) -> SubAgents:
-        limits = TaskLimits(max_tool_iterations=self.config.loaded.get("max_tool_iterations"))
-        return SubAgents(self.session, self.provider.provider, self._open_task, limits=limits)
+    async def _subagents(self) -> SubAgents:
+        config = self.config.loaded
+        return SubAgents(
+            self.session,
+            self.provider.provider,
+            self._open_task,
+            limits=TaskLimits(
+                max_tool_iterations=config.get("max_tool_iterations"),
+                max_tokens=config.get("tasks.max_tokens") or None,
+                max_cost=config.get("tasks.max_cost") or None,
+            ),
+            used=await recorded_usage(self.session),
+        )
+
+    async def report(self) -> Report:
+        """Return the report of the session, with what its sub-agents have cost."""
+        report, below = await self.session.report(), self.subagents.used.dollars
+        own = 0.0 if report.spent is None else report.spent
+        return replace(report, spent=own + below) if below else report
 
     async def _open_task(self, id: str, origin: str) -> TaskParts:
         """Open the session of a sub-agent. It records no folder, so that `--continue` does not find it."""
@@ -300,6 +327,7 @@ class ChatState:
             model=self.provider.model,
             origin=origin,
             summarise=self.writers.summarisers(),
+            on_reduction=self.config.reduction_hook(self.options.folder),
             **self.config.session_settings(self.provider.model),
         )
         await session.append(Instructed(content=f"{self._system_text()}\n\n{TASK_INSTRUCTIONS}"))
@@ -416,11 +444,12 @@ class ChatState:
 
     # ── Messages of commands ─────────────────────────────────────────────────────────────────────────
 
-    def send_message(self, message: UserMessage) -> None:
-        """Send a message to the model after the running command, as if the user had typed it."""
+    def send_message(self, message: UserMessage | str) -> None:
+        """Send a message to the model after the running command; a text as if the user had typed it, with the files
+        that it names."""
         self._message_to_send = message
 
-    def take_message(self) -> UserMessage | None:
+    def take_message(self) -> UserMessage | str | None:
         """Return the message that a command sends, and forget it."""
         message, self._message_to_send = self._message_to_send, None
         return message
@@ -506,7 +535,8 @@ class ChatState:
         shown = ", ".join(map(exact_line, names[:_MAX_NAMED_FILES]))
         more = f" and {len(names) - _MAX_NAMED_FILES:,} more" if len(names) > _MAX_NAMED_FILES else ""
         where = "" if found.session == self.session.id else f" in session {one_line(found.session)}"
-        self._warn(f"a chat was killed while this ran: {one_line(found.command, width=60)}")
+        how = "this ran on after its chat" if found.is_kept else "a chat was killed while this ran"
+        self._warn(f"{how}: {one_line(found.command, width=60)}")
         if names:
             self._warn(f"changed since then: {shown}{more}; /rewind{where} restores what it was")
         for aside in found.aside:
@@ -550,6 +580,7 @@ class ChatState:
         if call.name == SHELL_TOOL and self.file_copies is not None:
             copied = await asyncio.to_thread(self.file_copies.take)
             self._tell(copied.notes(Path(self.options.folder)))
+            self._without_copy = copied.too_large
         is_allowed = await self.approval.approve(
             call.name,
             call.arguments,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from importlib import resources
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from foveal.agent import log_recall
 from foveal.agent.permissions.sandbox import SandboxFinding, find_sandbox
+from foveal.agent.reduction_command import ReductionCommand
 from foveal.agent.terminal.options import ChatOptions, WrongOption
 from foveal.agent.tools import Tool
 from foveal.agent.tools.background_commands import BackgroundCommands, job_tool
@@ -235,6 +236,11 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
         most = MAX_RESULT_TOKENS if limits.tokens is None else min(MAX_RESULT_TOKENS, limits.tokens)
         return replace(limits, tokens=min(most, int(room * MAX_RESULT_SHARE)))
 
+    def reduction_hook(self, folder: Path) -> ReductionCommand | None:
+        """Return the user's program that is asked before each cut; None if there is none."""
+        command = self.loaded.get("context.hook")
+        return ReductionCommand(command, folder=folder) if command else None
+
     def engine_settings(self, model: Model) -> EngineSettings:
         """Return the settings of the engine of a session."""
         settings = self.session_settings(model)
@@ -290,11 +296,8 @@ async def connect_mcp_servers(
 
 
 def _mcp_settings(server: McpServerSettings, root: Path) -> dict[str, Any]:
-    if server.url:
-        return {"url": server.url}
-    settings = {"command": server.command, "args": list(server.args), "env": dict(server.env)}
     # The user allows the files that a project's server names relative to the root; elsewhere they are other files.
-    return settings | {"cwd": root} if server.is_of_project else settings
+    return server.fields | ({"cwd": root} if server.is_of_project and not server.url else {})
 
 
 def chat_sandbox(options: ChatOptions, config: Config) -> SandboxFinding:
@@ -323,9 +326,11 @@ def make_tools(
     mcp_tools: Sequence[Tool] = (),
     own_tools: Sequence[Tool] = (),
     reads_only: Callable[[], bool] = lambda: False,
+    unchanged: Callable[[str], Collection[str]] = lambda _: (),
 ) -> list[Tool]:
     """Return the tools of a session: files and shell of the working folder, recall, memory, those of MCP servers,
-    and `own_tools`, which sub-agents do not have. While `reads_only` returns True, commands cannot write."""
+    and `own_tools`, which sub-agents do not have. While `reads_only` returns True, commands cannot write;
+    `unchanged` returns the files that one cannot change."""
     from foveal.agent.tools.files import file_tools, search_tool
     from foveal.agent.tools.shell import shell_tool
     from foveal.agent.tools.workspace import Workspace
@@ -341,10 +346,13 @@ def make_tools(
             network=config.get("tools.network"),
             background=background,
             reads_only=reads_only,
+            unchanged=unchanged,
         ),
         job_tool(background),
         *own_tools,
         *log_recall.recall_tools(session, memories=memories),
+        *(log_recall.managing_tools(session) if config.get("context.model_cuts") else ()),
+        *(log_recall.branch_tools(session) if config.get("tools.branches") else ()),
         *(log_recall.memory_tools(memories, session) if memories and config.memory.learn_tools else ()),
         *([log_recall.file_tool(memories[0])] if memories and config.memory.tool else ()),
         *mcp_tools,

@@ -30,6 +30,8 @@ from foveal.core.engine.report import Report
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
+from foveal.policies import policy_names
+from foveal.policies.installed import NO_TABLES
 from foveal.user_paths import store_path
 
 MAX_COMPLETED_SESSIONS: Final = 1_000
@@ -49,7 +51,7 @@ class InteractiveChat:
 
     def __init__(self, options: ChatOptions) -> None:
         self._options = options
-        self._completions = Completions(options.folder, self._sessions, self._entries)
+        self._completions = Completions(options.folder, self._sessions, self._entries, self._policies)
         self.screen: Screen = Screen(
             self._completions, on_submit=self._submit, on_interrupt=self._interrupt, is_busy=self._is_busy
         )
@@ -98,7 +100,7 @@ class InteractiveChat:
             except (FovealError, OSError) as problem:
                 self.screen.show_error(str(problem))
                 return 1
-            report = await state.session.report()
+            report = await state.report()
             self.screen.print_rows(banner_rows(state, report, (await state.session.info()).title))
             await show_recent_turns(state.session, self.screen)
             if state.toolbox.get(SHELL_TOOL) is not None:
@@ -190,6 +192,10 @@ class InteractiveChat:
     def _sessions(self) -> tuple[str, ...]:
         return self._session_ids
 
+    def _policies(self) -> list[str]:
+        tables = self._loop.state.config.loaded.named_policies if self._loop is not None else NO_TABLES
+        return policy_names(tables)
+
     def _entries(self) -> tuple[str, ...]:
         memories = self._loop.state.memories if self._loop is not None else None
         known = () if memories is None else memories.all
@@ -202,12 +208,19 @@ async def run_interactive(options: ChatOptions) -> int:
 
 
 async def resume_advice(state: ChatState) -> list[Row]:
-    """Return how to continue the session later; no rows if it has no messages."""
+    """Return how to continue the session later, with the model and the agent that the user has chosen; no rows if
+    it has no messages."""
     if not (await state.session.report()).turns:
         return []
     store = state.options.store
-    where = "" if store == store_path() else f" --store {shlex.quote(str(store))}"
-    return [note(f"to continue: {own_command()} --resume {shlex.quote(state.session.id)}{where}")]
+    options = {
+        "--resume": state.session.id,
+        "--model": state.config.flags.get("model", ""),
+        "--agent": state.config.agent,
+        "--store": "" if store == store_path() else str(store),
+    }
+    words = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
+    return [note(" ".join(["to continue:", own_command(), *words]))]
 
 
 def own_command() -> str:
@@ -217,7 +230,7 @@ def own_command() -> str:
     if found is not None and script.exists() and os.path.samefile(found, script):
         return "foveal"
     if not script.exists():
-        return f"{shlex.quote(sys.executable)} -m foveal.cli"
+        return f"{shlex.quote(sys.executable)} -m foveal"
     inside = script.is_relative_to(Path.cwd())
     return shlex.quote(str(script.relative_to(Path.cwd()) if inside else script))
 

@@ -65,7 +65,10 @@ async def _read_task(args: argparse.Namespace) -> tuple[str, str]:
         return "", ""
     if args.task in (None, "-"):
         return await _read_stdin(), ""
-    return os.fsencode(args.task).decode("utf-8", "replace"), await _read_stdin() if _is_piped() else ""
+    piped = await _read_stdin() if _is_piped() else ""
+    if not piped and _is_empty_pipe():
+        sys.stderr.write("foveal: standard input is empty\n")
+    return os.fsencode(args.task).decode("utf-8", "replace"), piped
 
 
 def _is_piped() -> bool:
@@ -75,6 +78,12 @@ def _is_piped() -> bool:
     except (AttributeError, OSError, ValueError):  # it is closed
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _is_empty_pipe() -> bool:
+    """Return whether another program has piped nothing. Programs that start jobs, such as cron, pass an empty pipe
+    too; they set no kind of terminal."""
+    return _is_piped() and "TERM" in os.environ
 
 
 async def _read_stdin() -> str:

@@ -19,16 +19,20 @@ from foveal.agent.permissions.decision import (
     Allowed,
     ApprovalMode,
     Ask,
+    CallDecision,
     CallFacts,
     Denied,
     Permissions,
     decide,
+    is_in_force,
 )
+from foveal.agent.permissions.program_kinds import reaches_out
+from foveal.agent.permissions.protected_paths import hook_names
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.terminal.output.styled_text import Row, diff_rows, dim, row, text_rows
 from foveal.agent.terminal.user_interface import NO, YES, Choice, Question, UserInterface
-from foveal.agent.tool import Toolbox, ToolOutput
-from foveal.agent.tools.approvals import CHANGING_FILE_TOOLS, call_facts, spares_files
+from foveal.agent.tool import Arguments, Toolbox, ToolOutput
+from foveal.agent.tools.approvals import CHANGING_FILE_TOOLS, MAX_KEPT_FILES, call_facts, danger_to
 from foveal.agent.tools.workspace import Workspace
 from foveal.config import Config
 
@@ -72,12 +76,36 @@ class ToolApproval:
         without_copy: Collection[str] = (),
     ) -> bool:
         """Return whether a call may run; `what` describes it, and `is_restorable` says whether `/rewind` can
-        restore what it deletes, except for files `without_copy`."""
+        restore what it deletes, except for files `without_copy`: see `files_to_keep`."""
         # The preview binds the call to what it shows, so it comes before the decision.
         preview = toolbox.preview(name, arguments)
         call = self._facts(name, arguments, toolbox)
-        call = replace(call, is_restorable=is_restorable and spares_files(call, without_copy))
-        decision = decide(
+        danger = danger_to(without_copy, call)
+        is_safe = danger == "none" or (danger == "possible" and len(without_copy) <= MAX_KEPT_FILES)
+        call = replace(call, is_restorable=is_restorable and is_safe)
+        decision = self._decide(call, is_sandboxed=is_sandboxed)
+        if isinstance(decision, Allowed):
+            ui.expect_change(_preview_rows(call, preview))
+            return True
+        if isinstance(decision, Denied):
+            self._note(decision.why)
+            return False
+        has_network = self._has_network or not is_sandboxed
+        question = approval_question(decision, call, what, preview, has_network=has_network)
+        answer = await ui.ask(question)
+        self._store(decision, answer)
+        return answer in ("y", "s", "p")
+
+    def files_to_keep(self, command: str, without_copy: Collection[str]) -> Collection[str]:
+        """Return the files that a command in the sandbox must not change: those without a copy, if it may delete
+        them without naming them, and neither a rule nor `--yes` allows it."""
+        call = self._call_facts(SHELL_TOOL, {"command": command})
+        is_possible = danger_to(without_copy, call) == "possible" and len(without_copy) <= MAX_KEPT_FILES
+        asks = is_possible and isinstance(self._decide(call, is_sandboxed=True), Ask)
+        return without_copy if asks else ()
+
+    def _decide(self, call: CallFacts, *, is_sandboxed: bool) -> CallDecision:
+        return decide(
             call,
             self._permissions(),
             mode=self.mode,
@@ -85,19 +113,12 @@ class ToolApproval:
             has_network=self._has_network,
             allows_everything=self.allows_everything,
         )
-        if isinstance(decision, Allowed):
-            ui.expect_change(_preview_rows(call, preview))
-            return True
-        if isinstance(decision, Denied):
-            self._note(decision.why)
-            return False
-        answer = await ui.ask(approval_question(decision, call, what, preview))
-        self._store(decision, answer)
-        return answer in ("y", "s", "p")
 
     def _facts(self, name: str, arguments: str, toolbox: Toolbox) -> CallFacts:
         parsed = toolbox.parse_call(name, arguments)
-        given = {} if isinstance(parsed, ToolOutput) else parsed[1]
+        return self._call_facts(name, {} if isinstance(parsed, ToolOutput) else parsed[1])
+
+    def _call_facts(self, name: str, given: Arguments) -> CallFacts:
         return call_facts(
             name,
             given,
@@ -117,6 +138,18 @@ class ToolApproval:
             self.session_rules = tuple(dict.fromkeys((*self.session_rules, *decision.session_rules)))
         elif answer == "p":
             self.rule_file.add(*decision.project_rules)
+
+    def counts(self, rule: Rule, *, is_sandboxed: bool) -> bool:
+        """Return whether a rule covers anything here: without a sandbox, some by first words do not."""
+        if not isinstance(rule, CommandRule):
+            return True
+        has_hooks = bool(hook_names(self._workspace.root))
+        return is_in_force(rule, is_sandboxed=is_sandboxed, runs_hooks=has_hooks)
+
+    @property
+    def has_network(self) -> bool:
+        """Whether commands reach the network in the sandbox."""
+        return self._has_network
 
     # ── Removing ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -139,7 +172,9 @@ class ToolApproval:
 # ── The question ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def approval_question(decision: Ask, call: CallFacts, what: str, preview: str) -> Question:
+def approval_question(
+    decision: Ask, call: CallFacts, what: str, preview: str, *, has_network: bool = True
+) -> Question:
     """Return the question about a call; `what` describes it on one line, and `preview` shows all of it if that does
     not."""
     why = decision.why and f"It can be allowed only once: {decision.why}."
@@ -148,7 +183,7 @@ def approval_question(decision: Ask, call: CallFacts, what: str, preview: str) -
         details=tuple(_preview_rows(call, preview)),
         remarks=tuple(_why_rows(why)),
         choices=(YES, *_always_choices(decision, call), NO),
-        unattended_advice=_advice(decision, call),
+        unattended_advice=_advice(decision, call, has_network=has_network),
     )
 
 
@@ -190,9 +225,11 @@ def _rule_texts(rules: Iterable[Rule]) -> str:
     return ", ".join(f"`{rule.text}`" for rule in rules)
 
 
-def _advice(decision: Ask, call: CallFacts) -> str:
+def _advice(decision: Ask, call: CallFacts, *, has_network: bool) -> str:
     if decision.needs_user:
         return f"No option allows it, because {decision.why}: foveal chat asks you."
+    if not has_network and any(reaches_out(command.words) for command in call.commands):
+        return "It needs the network, which commands have with tools.network = true."
     everything = "everything with --yes."
     if call.line is None:
         return f"Allow it with --allow {call.tool}, or {everything}"

@@ -26,8 +26,8 @@ from foveal.agent.terminal.commands import SLASH_COMMANDS
 from foveal.agent.terminal.commands.remembering import MEMORY_ACTS
 from foveal.agent.terminal.output.styled_text import counted
 from foveal.agent.tools.search_worker import files_to_search
-from foveal.core.policies.presets import PRESETS
 from foveal.core.wire.safe_print import visible
+from foveal.policies import policy_names
 from foveal.user_paths import state_folder
 
 MAX_LISTED_FILES: Final = 200
@@ -104,12 +104,15 @@ class Completions(Completer):
         folder: Path,
         sessions: Callable[[], Iterable[str]] = tuple,
         entries: Callable[[], Iterable[str]] = tuple,
+        policies: Callable[[], Iterable[str]] = policy_names,
     ) -> None:
-        """`sessions` and `entries` return the ids of sessions, and of the entries of memories."""
+        """`sessions` and `entries` return the ids of sessions, and of the entries of memories; `policies` names of
+        policies."""
         self._folder = folder
         self._workspace_files = MentionableFiles(folder)
         self._sessions = sessions
         self._entries = entries
+        self._policies = policies
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         text = document.text_before_cursor
@@ -136,7 +139,7 @@ class Completions(Completer):
 
     def _arguments(self, name: str) -> Iterable[str] | None:
         if name == "/policy":
-            return PRESETS
+            return self._policies()
         if name == "/memory":
             return MEMORY_ACTS
         if name == "/forget":

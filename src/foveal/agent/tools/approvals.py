@@ -7,10 +7,10 @@ made by `permissions.decision.decide`.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from foveal.agent.permissions.command_rules import (
     SHELL_TOOL,
@@ -20,7 +20,13 @@ from foveal.agent.permissions.command_rules import (
     scan_command_line,
 )
 from foveal.agent.permissions.decision import CallFacts
-from foveal.agent.permissions.program_kinds import deletes_only_named, may_delete, only_reads
+from foveal.agent.permissions.program_kinds import (
+    accompanies_commit,
+    commits,
+    deletes_only_named,
+    may_delete,
+    only_reads,
+)
 from foveal.agent.permissions.protected_paths import (
     configures_programs,
     hook_names,
@@ -32,6 +38,9 @@ from foveal.agent.tools.workspace import Workspace
 from foveal.core.wire.safe_print import visible
 
 CHANGING_FILE_TOOLS: Final = ("write", "edit")
+MAX_KEPT_FILES: Final = 100
+"""Most files without a copy that a command gets read-only; with more, it asks."""
+Danger = Literal["none", "possible", "named"]
 _FOLDER_CHANGES: Final = ("cd", "pushd", "popd")
 
 
@@ -66,12 +75,13 @@ def _command_facts(
         for word in words
     )
     folders = tuple(Path(os.path.realpath(folder)) for folder in outside_of)
-    commands = tuple(
-        SimpleCommand(
-            words=words,
-            program=find_program(words[0], folder=root, outside_of=folders, search_path=search_path),
-        )
+    programs = [
+        (words, find_program(words[0], folder=root, outside_of=folders, search_path=search_path))
         for words in line.commands
+    ]
+    commands = tuple(
+        SimpleCommand(words=words, program=program, only_reads=_only_reads(words, program, workspace))
+        for words, program in programs
     )
     return CallFacts(
         tool=SHELL_TOOL,
@@ -81,16 +91,15 @@ def _command_facts(
         leaves_sandbox=bool(arguments.get("outside_sandbox")),
         protected=protected_in((text, *words), root),
         overwrites=_overwritten(scanned.writes, workspace),
-        only_reads=_only_reads(commands, workspace),
         runs_hooks=any(command.words[:1] == ("git",) for command in commands) and bool(hook_names(root)),
     )
 
 
-def spares_files(call: CallFacts, files: Collection[str]) -> bool:
-    """Return whether what a command line deletes and overwrites is named in it, and is none of some files. A line
-    that changes its folder may name any."""
+def danger_to(files: Collection[str], call: CallFacts) -> Danger:
+    """Return whether a command line names some files, or folders around them, as what it deletes or overwrites. A
+    line that changes its folder may name any."""
     if call.line is None or not files:
-        return True
+        return "none"
     scanned = scan_command_line(call.line.text)
     programs = {command.words: command.program for command in call.commands}
     deleting = [
@@ -98,12 +107,24 @@ def spares_files(call: CallFacts, files: Collection[str]) -> bool:
         for words in scanned.commands
         if may_delete(words, call.line.text, programs.get(words, "")) or words[0] in _FOLDER_CHANGES
     ]
-    if not scanned.is_clear or not all(map(deletes_only_named, deleting)):
-        return False
-    named = [*scanned.writes, *(word for words in deleting for word in words[1:])]
+    clear = [words for words in deleting if deletes_only_named(words)]
+    named = [*scanned.writes, *(word for words in clear for word in words[1:])]
     places = [os.path.realpath(os.path.join(call.project, word)) for word in named]
-    return not any(Path(file).is_relative_to(place) for file in files for place in places) and not any(
-        "$" in word or "`" in word for word in scanned.writes
+    if any(Path(file).is_relative_to(place) for file in files for place in places):
+        return "named"
+    is_expanded = any("$" in word or "`" in word for word in scanned.writes)
+    is_known = scanned.is_clear and clear == deleting and not is_expanded
+    return "none" if is_known else "possible"
+
+
+def commits_only(command: str) -> bool:
+    """Return whether a command line stages or commits, and runs nothing else that could change the repository."""
+    scanned = scan_command_line(command)
+    return (
+        scanned.is_clear
+        and all(target == os.devnull for target in (*scanned.writes, *scanned.appends))
+        and any(map(commits, scanned.commands))
+        and all(map(accompanies_commit, scanned.commands))
     )
 
 
@@ -119,17 +140,16 @@ def _overwritten(targets: Iterable[str], workspace: Workspace) -> str:
     return ""
 
 
-def _only_reads(commands: Sequence[SimpleCommand], workspace: Workspace) -> bool:
-    """Return whether commands of plain words only print, and name no file outside of the workspace."""
-    if not commands or not all(only_reads(each.words, each.program) for each in commands):
+def _only_reads(words: tuple[str, ...], program: str, workspace: Workspace) -> bool:
+    """Return whether a command of plain words only prints, and names no file outside of the workspace."""
+    if not only_reads(words, program):
         return False
     try:
-        for word in {word for each in commands for word in each.words[1:] if not word.startswith("-")}:
+        for word in {word for word in words[1:] if not word.startswith("-")}:
             workspace.resolve(word)
     except InvalidArguments:
         return False
-    uses_git = any(each.words[0] == "git" for each in commands)
-    return not uses_git or not configures_programs(workspace.root)
+    return words[0] != "git" or not configures_programs(workspace.root)
 
 
 def _file_facts(tool: str, path: str, workspace: Workspace) -> CallFacts:

@@ -5,7 +5,8 @@
 2. Of its output, the beginning and the end are kept in a temporary file, at most `MAX_JOB_BYTES`.
 3. The user consents to the start; reading and ending need no further consent.
 4. What a command in the sandbox changes is recorded, and protected files that it creates are set aside, before the
-   next step of the agent, when the command ends, and when the chat ends.
+   next step of the agent, when the command ends, and when the chat ends. Those of a kept command are set aside when
+   the next chat begins.
 """
 
 from __future__ import annotations
@@ -16,14 +17,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from foveal.agent.permissions.protected_paths import ProtectedFiles, SetAside
 from foveal.agent.tool import Arguments, InvalidArguments, RunningCall, Tool, ToolOutput
 from foveal.agent.tools.change_recording import CommandChanges
-from foveal.agent.tools.process_group import OutputPipe, OutputSpool, watch_exit
+from foveal.agent.tools.process_group import (
+    TERMINATE_WAIT_S,
+    OutputPipe,
+    OutputSpool,
+    ask_sandboxed,
+    watch_exit,
+)
 from foveal.core.wire.safe_print import one_line
 from foveal.providers.local import watchdog
 
@@ -89,6 +96,9 @@ class BackgroundCommand:
         if self.ended.is_set():
             return
         self._was_stopped = True
+        if ask_sandboxed(self._process.pid):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.ended.wait(), TERMINATE_WAIT_S)
         self._process.terminate()  # the watchdog passes it on
         if self._process.stdin is not None and not self.is_kept:
             self._process.stdin.close()
@@ -146,7 +156,8 @@ class BackgroundCommands:
         if changes is not None:
             await changes.begin(command)
         try:
-            job, pipe = await self._spawn(command, argv, cwd, env)
+            with nullcontext() if changes is None else changes.lifeline() as lifeline:
+                job, pipe = await self._spawn(command, argv, cwd, env, lifeline)
         except BaseException:
             if changes is not None:
                 await changes.end(command)
@@ -156,12 +167,12 @@ class BackgroundCommands:
         return job
 
     async def _spawn(
-        self, command: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str]
+        self, command: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str], lifeline: int | None
     ) -> tuple[BackgroundCommand, OutputPipe]:
         with ExitStack() as files:
             spool, tail = files.enter_context(OutputSpool(MAX_JOB_BYTES)), RunningCall()
             pipe = files.enter_context(OutputPipe(spool, tail.add_output))
-            process = _spawn_watched(argv, cwd, env, pipe.writer)
+            process = _spawn_watched(argv, cwd, env, pipe.writer, lifeline)
             pipe.close_writer()
             assert process.stdout is not None
             with process.stdout:
@@ -229,12 +240,12 @@ class BackgroundCommands:
                 task.cancel()
             await asyncio.wait({task})
         if self._changes is not None:
-            await self._changes.close()
+            await self._changes.close(None if self._protected is None else self._protected.known)
         self._files.close()
 
 
 def _spawn_watched(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: int
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: int, lifeline: int | None
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(watchdog.__file__), *argv],
@@ -244,6 +255,7 @@ def _spawn_watched(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=out,
+        pass_fds=() if lifeline is None else (lifeline,),  # for the watchdog; the command does not get it
         start_new_session=True,  # Ctrl-C does not reach it
     )
 

@@ -5,7 +5,8 @@
 2. Of commands in the sandbox, `CommandChanges` compares the files before and after. While some run in the
    background, it does so before each step of the agent, when one ends, and when the chat ends.
 3. While a command runs, a journal in the user's state folder has the state of the files before it. The journal of a
-   process that was killed is found by the next chat in the same folder (`recover`).
+   process that was killed is found by the next chat in the same folder (`recover`). So is that of a process whose
+   background commands are kept: until they have ended, each chat sets aside the protected files that they made.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ from msgspec.structs import replace
 from foveal.agent.permissions.command_rules import SHELL_TOOL
 from foveal.agent.permissions.protected_paths import KnownProtected, ProtectedFiles, SetAside
 from foveal.agent.tool import Arguments, InvalidArguments, Tool, ToolOutput
+from foveal.agent.tools.approvals import commits_only
 from foveal.agent.tools.file_backups import (
     ChangedFile,
     FileBackups,
@@ -41,6 +43,8 @@ _UNREADABLE: Final = "unreadable"
 """In place of the digest of a file that cannot be read."""
 _MAX_JOURNAL_AGE_S: Final = 30 * 24 * 3600
 """Copies of files are deleted after this time, so a journal is of no use any more."""
+
+_LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 Record = Callable[[Sequence[FileChange]], Awaitable[None]]
 _Run = Callable[..., Awaitable[ToolOutput]]
@@ -90,6 +94,10 @@ def _digest(workspace: Workspace, path: Path) -> Digest:
 
 
 def _recording_command(tool: Tool, record: Record, commands: CommandChanges) -> Tool:
+    async def changed_only(changes: Sequence[FileChange]) -> None:
+        if changes:  # what the command did in the repository is not recorded
+            await record(changes)
+
     def recording(run: _Run) -> _Run:
         async def run_and_record(given: Arguments, *more: Any) -> ToolOutput:
             if given.get("outside_sandbox") or given.get("background"):  # the second is begun where it starts
@@ -98,7 +106,9 @@ def _recording_command(tool: Tool, record: Record, commands: CommandChanges) -> 
             try:
                 return await run(given, *more)
             finally:
-                await commands.end(given["command"], record)
+                await commands.end(
+                    given["command"], changed_only if commits_only(given["command"]) else record
+                )
 
         return run_and_record
 
@@ -163,20 +173,44 @@ class CommandChanges:
             )
             await asyncio.to_thread(self._save, self._running)
 
-    async def close(self) -> None:
-        """Forget the commands that run on after this process; what they change from now on is not recorded."""
+    def lifeline(self) -> AbstractContextManager[int]:
+        """Open a file that a background command holds while it runs, so that other processes know of it."""
+        return self._journals.lifeline()
+
+    async def close(self, protected: KnownProtected | None = None) -> None:
+        """Forget the commands that run on after this process: what they change from now on is not recorded. The
+        next chats compare the protected files with the known ones."""
         async with self._lock:
+            if self._running and protected is not None:
+                await asyncio.to_thread(self._leave_behind, protected)
+            else:
+                await asyncio.to_thread(self._journals.remove)
             self._running.clear()
-            await asyncio.to_thread(self._journals.remove)
+
+    def _leave_behind(self, protected: KnownProtected) -> None:
+        journal = _Journal(
+            session=self._session(),
+            command="; ".join(self._running),
+            before=WorkspaceState({}),
+            protected=protected,
+            changes=(),
+            is_kept=True,
+        )
+        self._journals.save(journal)
+        self._journals.release()
 
     async def _compare(self, record: Record) -> bool:
-        """Record what has changed since the last time; return whether something has."""
+        """Record what has changed since the last time; return whether something has. Of a call that was waited
+        for, it is recorded too that it changed nothing."""
         after = await asyncio.to_thread(self._copies.take)
         if after.problem:
             return False
-        changed = [] if self._before.problem else _changes(self._before, after)
-        self._before = after
-        if changed:
+        before, self._before = self._before, after
+        if before.problem:
+            return False
+        changed = _changes(before, after)
+        is_whole = before.too_large == after.too_large and before.rebuilt <= after.rebuilt
+        if changed or (is_whole and record is not self._record):
             await record(changed)
         return bool(changed)
 
@@ -194,27 +228,46 @@ class CommandChanges:
         """Look for commands of processes that were killed: set aside protected files that they made, and record
         what they changed if the session is theirs. What belongs to other sessions is kept for them."""
         found = await asyncio.to_thread(self._reconcile, session)
-        for path, recovered in found:
-            if recovered.session == session:
+        for recovered in found:
+            if recovered.session == session and recovered.changes:
                 await self._record(recovered.changes)
-                await asyncio.to_thread(self._journals.remove, path)
-        return [one for _, one in found if one.changes or one.aside]
+        return [one for one in found if one.changes or one.aside]
 
-    def _reconcile(self, session: str) -> list[tuple[Path, Recovered]]:
+    def _reconcile(self, session: str) -> list[Recovered]:
         """Return what commands have changed, and keep it in their journals: later changes are not theirs."""
-        found: list[tuple[Path, Recovered]] = []
+        found: list[Recovered] = []
         for path, journal in self._journals.abandoned():
-            aside, changes = [], journal.changes
-            if changes is None:
+            is_new, still_runs = journal.changes is None, self._journals.is_alive(path)
+            changes = journal.changes or ()
+            aside: list[SetAside] = []
+            if is_new or journal.is_kept:
                 aside = ProtectedFiles(self._root, journal.protected).set_new_aside()
+            if is_new:
                 after = self._copies.take()
                 is_known = not journal.before.problem and not after.problem
                 changes = tuple(_changes(journal.before, after)) if is_known else ()
-                self._journals.write(path, replace(journal, changes=changes, before=WorkspaceState({})))
-            elif journal.session != session:
-                continue  # it waits for its session, and the user was told
-            found.append((path, Recovered(journal.command, journal.session, changes, aside)))
+            left = () if journal.session == session else changes
+            if left or still_runs:
+                known = replace(journal, changes=left, before=WorkspaceState({}), is_kept=still_runs)
+                self._journals.write(path, known)
+            else:
+                self._journals.remove(path)
+            if is_new or journal.session == session or aside:  # else it waits, and the user was told
+                told = changes if is_new or journal.session == session else ()
+                found.append(
+                    Recovered(journal.command, journal.session, told, aside, is_kept=journal.is_kept)
+                )
         return found
+
+
+class _NoFile(NamedTuple):
+    """The state of a file that does not exist."""
+
+    digest: None = None
+    mode: None = None
+
+
+_MISSING: Final = _NoFile()
 
 
 def _changes(before: WorkspaceState, after: WorkspaceState) -> list[FileChange]:
@@ -222,20 +275,21 @@ def _changes(before: WorkspaceState, after: WorkspaceState) -> list[FileChange]:
 
 
 def _change_by_command(one: ChangedFile) -> FileChange:
-    before, after = (None if file is None else file.digest for file in (one.before, one.after))
-    return FileChange(one.path, before, after, None if one.before is None else one.before.mode)
+    before, after = one.before or _MISSING, one.after or _MISSING
+    return FileChange(one.path, before.digest, after.digest, before.mode, after.mode)
 
 
 # ── Journals ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What a command did whose chat was killed."""
+    """What a command did whose chat was killed, or which was kept."""
 
     command: str
     session: str
     changes: tuple[FileChange, ...]
     aside: list[SetAside]
+    is_kept: bool = False
 
 
 class _Journal(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +301,8 @@ class _Journal(msgspec.Struct, frozen=True, kw_only=True):
     protected: KnownProtected
     changes: tuple[FileChange, ...] | None = None
     """What was found after the process had been killed; None before that."""
+    is_kept: bool = False
+    """Whether a command ran on when the journal was written; its protected files are compared again."""
 
 
 class _Journals:
@@ -264,7 +320,7 @@ class _Journals:
         """Write the own journal, and lock it."""
         if self._held < 0:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._held = _locked(self._own)
+            self._held = _locked(_lock_of(self._own))
         self.write(self._own, journal)
 
     def write(self, path: Path, journal: _Journal) -> None:
@@ -277,20 +333,47 @@ class _Journals:
 
     def remove(self, path: Path | None = None) -> None:
         """Remove a journal, by default the own one."""
-        for each in (path or self._own, _lock_of(path or self._own)):
+        journal = path or self._own
+        for each in (journal, _lock_of(journal), _lifeline_of(journal)):
             each.unlink(missing_ok=True)
-        if path is None and self._held >= 0:
+        if path is None:
+            self.release()
+
+    def release(self) -> None:
+        """Leave the own journal to other processes."""
+        if self._held >= 0:
             os.close(self._held)
             self._held = -1
+
+    @contextmanager
+    def lifeline(self) -> Iterator[int]:
+        """Open a file for a program that inherits it: it is locked until every such program has ended."""
+        import fcntl
+
+        file = os.open(_lifeline_of(self._own), _LOCK_FLAGS, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield file
+        finally:
+            os.close(file)
+
+    def is_alive(self, path: Path) -> bool:
+        """Return whether a program holds the lifeline of a journal."""
+        if not _lifeline_of(path).exists():
+            return False
+        lock = _locked(_lifeline_of(path))
+        if lock >= 0:
+            os.close(lock)
+        return lock < 0
 
     def abandoned(self) -> Iterator[tuple[Path, _Journal]]:
         """Yield the journals of processes that have ended; old and unreadable ones are removed."""
         for path in sorted(self._folder.glob(f"{self._key}-*.json")):
-            lock = _locked(path)
+            lock = _locked(_lock_of(path))
             if lock < 0:
                 continue
             try:
-                is_old = time.time() - path.stat().st_mtime > _MAX_JOURNAL_AGE_S
+                is_old = time.time() - path.stat().st_mtime > _MAX_JOURNAL_AGE_S and not self.is_alive(path)
                 journal = None if is_old else msgspec.convert(json.loads(path.read_text()), _Journal)
             except (OSError, ValueError):
                 journal = None
@@ -305,11 +388,15 @@ def _lock_of(path: Path) -> Path:
     return path.with_suffix(".lock")
 
 
+def _lifeline_of(path: Path) -> Path:
+    return path.with_suffix(".alive")
+
+
 def _locked(path: Path) -> int:
-    """Return the open and locked file beside a journal, -1 if another process holds it."""
+    """Return an open and locked file, -1 if another process holds it."""
     import fcntl  # there is no sandbox on Windows
 
-    file = os.open(_lock_of(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    file = os.open(path, _LOCK_FLAGS, 0o600)
     with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return file

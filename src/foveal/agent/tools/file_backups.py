@@ -36,25 +36,29 @@ MAX_RECORDED_CHANGES: Final = 2_000
 """Most changes of one command that are recorded: those of files that were there before come first."""
 _MAX_NAMED_FILES: Final = 3
 _MAX_COPY_AGE_S: Final = 30 * 24 * 3600
+FOLDER_DIGEST: Final = "folder"
+"""In place of the digest of a file: the path is a folder."""
 _BUILD_FILES: Final = ("Cargo.toml", "pom.xml")
 """Files beside which a folder `target` is the output of a build."""
 
 
 class BackedUpFile(NamedTuple):
-    """A state of a file: the name of its copy, and its mode."""
+    """A state of a file: the name of its copy, or `FOLDER_DIGEST`, and its mode."""
 
     digest: str
     mode: int
 
 
 class WorkspaceState(NamedTuple):
-    """The files of a workspace at one time."""
+    """The files and folders of a workspace at one time."""
 
     files: Mapping[str, BackedUpFile]
     problem: str = ""
     """Why there are no copies; "" if every file has one that is not too large."""
-    too_large: frozenset[str] = frozenset()
-    """Files without a copy."""
+    too_large: Mapping[str, int] = {}
+    """Files without a copy, and when each has changed, in nanoseconds."""
+    rebuilt: frozenset[str] = frozenset()
+    """Folders that are left out, because a tool can fill them again."""
 
     def notes(self, root: Path) -> list[str]:
         """Return what to tell the user about files that cannot be restored."""
@@ -89,21 +93,22 @@ class FileBackups:
     def take(self) -> WorkspaceState:
         """Copy the files that are new or have changed, and return the state of all."""
         with self._lock:
-            found: dict[str, os.stat_result] = {}
-            too_large: set[str] = set()
+            found = _WalkedEntries({}, {}, {}, set())
             files: dict[str, BackedUpFile] = {}
             try:
-                if problem := self._find(found, too_large):
+                if problem := self._find(found):
                     return WorkspaceState({}, problem)
                 self._clean()
-                for path, status in found.items():
+                for path, status in found.files.items():
                     with suppress(FileNotFoundError):  # it has just been removed
                         files[path] = self._version(path, status)
             except OSError as error:
                 name = exact_line(os.path.relpath(error.filename or self._folder, self._root))
                 return WorkspaceState({}, f"{name} cannot be copied: {error.strerror}")
             self._known = {path: known for path, known in self._known.items() if path in files}
-            return WorkspaceState(files, too_large=frozenset(too_large))
+            return WorkspaceState(
+                files | found.folders, too_large=found.too_large, rebuilt=frozenset(found.rebuilt)
+            )
 
     def read(self, digest: str) -> bytes | None:
         """Return the bytes of a copy, None if there is none."""
@@ -112,16 +117,20 @@ class FileBackups:
             return data if sha256(data).hexdigest() == digest else None
         return None
 
-    def _find(self, found: dict[str, os.stat_result], too_large: set[str]) -> str:
+    def _find(self, found: _WalkedEntries) -> str:
         """Collect the files of the workspace; return why they cannot be copied."""
         size = 0
-        for path, status in _files_below(str(self._root), self._excluded):
-            if status.st_size > MAX_READ_BYTES:
-                too_large.add(path)
-                continue
-            found[path] = status
-            size += status.st_size
-            if len(found) > MAX_BACKED_UP_FILES or size > MAX_BACKED_UP_BYTES:
+        for path, status, is_rebuilt in _entries_below(str(self._root), self._excluded):
+            if is_rebuilt:
+                found.rebuilt.add(path)
+            elif stat.S_ISDIR(status.st_mode):
+                found.folders[path] = BackedUpFile(FOLDER_DIGEST, status.st_mode)
+            elif status.st_size > MAX_READ_BYTES:
+                found.too_large[path] = status.st_ctime_ns
+            else:
+                found.files[path] = status
+                size += status.st_size
+            if len(found.files) > MAX_BACKED_UP_FILES or size > MAX_BACKED_UP_BYTES:
                 limit = f"{MAX_BACKED_UP_FILES:,} files or {MAX_BACKED_UP_BYTES:,} bytes"
                 return f"the working folder has more than {limit}"
         return ""
@@ -131,7 +140,12 @@ class FileBackups:
         known = self._known.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
-        data = os.fsencode(os.readlink(path)) if stat.S_ISLNK(status.st_mode) else _read(path)
+        try:
+            data = os.fsencode(os.readlink(path)) if stat.S_ISLNK(status.st_mode) else _read(path)
+        except PermissionError:
+            if known is None or not known[0].has_content_of(stamp):
+                raise
+            return BackedUpFile(known[1].digest, status.st_mode)  # a command has changed its mode
         version = BackedUpFile(sha256(data).hexdigest(), status.st_mode)
         self._store(version.digest, data)
         self._known[path] = stamp, version
@@ -165,6 +179,15 @@ class FileBackups:
                 path.unlink(missing_ok=True)
 
 
+class _WalkedEntries(NamedTuple):
+    """What a walk through the workspace has found."""
+
+    files: dict[str, os.stat_result]
+    folders: dict[str, BackedUpFile]
+    too_large: dict[str, int]
+    rebuilt: set[str]
+
+
 class _Stamp(NamedTuple):
     """What changes with the content of a file, or with its mode."""
 
@@ -178,26 +201,27 @@ class _Stamp(NamedTuple):
     def of(cls, found: os.stat_result) -> _Stamp:
         return cls(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode)
 
+    def has_content_of(self, other: _Stamp) -> bool:
+        """Return whether only the mode differs."""
+        return self[:3] == other[:3]
+
 
 def changed_files(before: WorkspaceState, after: WorkspaceState) -> list[ChangedFile]:
-    """Return the files with copies that differ between two states, new ones last and at most
-    `MAX_RECORDED_CHANGES`."""
+    """Return the files with copies, and the folders, that differ between two states in content or mode, new ones
+    last and at most `MAX_RECORDED_CHANGES`."""
     paths = (*before.files, *(path for path in after.files if path not in before.files))
-    without_copy = before.too_large | after.too_large
+    without_copy = {*before.too_large, *after.too_large}
     changed = [
         ChangedFile(path, before.files.get(path), after.files.get(path))
         for path in paths
         if path not in without_copy
     ]
-    return [one for one in changed if _digest(one.before) != _digest(one.after)][:MAX_RECORDED_CHANGES]
+    return [one for one in changed if one.before != one.after][:MAX_RECORDED_CHANGES]
 
 
-def _digest(file: BackedUpFile | None) -> str | None:
-    return None if file is None else file.digest
-
-
-def _files_below(root: str, excluded: frozenset[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the files and links below a folder; links are not followed."""
+def _entries_below(root: str, excluded: frozenset[str]) -> Iterator[tuple[str, os.stat_result, bool]]:
+    """Yield the files, links and folders below a folder, and whether a tool can fill a folder again; links are not
+    followed."""
     waiting = [root]
     while waiting:
         folder = waiting.pop()
@@ -207,9 +231,11 @@ def _files_below(root: str, excluded: frozenset[str]) -> Iterator[tuple[str, os.
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 is_rebuilt = entry.name in REBUILT_FOLDERS or (entry.name == "target" and is_build)
-                waiting += [] if is_rebuilt or entry.name == ".git" else [entry.path]
+                if entry.name != ".git":
+                    waiting += [] if is_rebuilt else [entry.path]
+                    yield entry.path, entry.stat(follow_symlinks=False), is_rebuilt
             elif (entry.is_file() or entry.is_symlink()) and entry.path not in excluded:
-                yield entry.path, entry.stat(follow_symlinks=False)
+                yield entry.path, entry.stat(follow_symlinks=False), False
 
 
 def _read(path: str) -> bytes:

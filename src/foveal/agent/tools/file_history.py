@@ -29,7 +29,7 @@ import msgspec
 
 from foveal.agent.tool import InvalidArguments, describe_error
 from foveal.agent.tools import text_edit
-from foveal.agent.tools.file_backups import FileBackups
+from foveal.agent.tools.file_backups import FOLDER_DIGEST, FileBackups
 from foveal.agent.tools.files import MAX_READ_BYTES
 from foveal.agent.tools.workspace import FileStamp, Workspace
 from foveal.core.log.events import (
@@ -76,6 +76,24 @@ class FileChange(msgspec.Struct, frozen=True):
     after: Digest
     mode: int | None = None
     """Mode of the file before a command changed it."""
+    mode_after: int | None = None
+    """Mode after that; None in records of older versions."""
+
+    @property
+    def is_folder(self) -> bool:
+        return FOLDER_DIGEST in (self.before, self.after)
+
+    @property
+    def is_of_mode(self) -> bool:
+        """Whether only the mode differs."""
+        return self.before == self.after
+
+    @property
+    def has_other_mode(self) -> bool:
+        return None not in (self.mode, self.mode_after) and self.mode != self.mode_after
+
+    def reversed(self) -> FileChange:
+        return FileChange(self.path, self.after, self.before, self.mode_after, self.mode)
 
 
 class FileChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +137,9 @@ class ChangeHistory(msgspec.Struct, frozen=True, kw_only=True):
     """All that a log says about changed files."""
 
     changes: tuple[RecordedChange, ...] = ()
+    """Changes of files."""
+    folders: tuple[RecordedChange, ...] = ()
+    """Folders that were made, removed, or have another mode."""
     unrecorded: tuple[tuple[int, str], ...] = ()
     """Results of file tools without a record, with the path in the call: sessions of older versions have them."""
     texts: tuple[tuple[str, str], ...] = ()
@@ -136,6 +157,7 @@ class ChangeHistory(msgspec.Struct, frozen=True, kw_only=True):
             reader.read(event)
         return cls(
             changes=tuple(reader.changes),
+            folders=tuple(reader.folders),
             unrecorded=tuple(reader.unrecorded),
             texts=tuple(reader.texts),
             calls=tuple(reader.calls),
@@ -156,6 +178,7 @@ class _LogReader:
 
     def __init__(self) -> None:
         self.changes: list[RecordedChange] = []
+        self.folders: list[RecordedChange] = []
         self.unrecorded: list[tuple[int, str]] = []
         self.texts: list[tuple[str, str]] = []
         self.calls: list[tuple[int, Call]] = []
@@ -163,11 +186,14 @@ class _LogReader:
         """Calls without a result. They run one after the other, so a record belongs to the first of them."""
         self._pending: list[int] = []
         """Indices of the changes that the running call has recorded."""
+        self._is_recorded = False
+        """Whether it has recorded what it changed, if only that it was nothing."""
 
     def read(self, event: Event) -> None:
         fact = event.fact
         if isinstance(fact, ModelSaid):
             self._open, self._pending = [call for _, call in calls_of(fact.content)], []
+            self._is_recorded = False
         elif isinstance(fact, ToolReturned):
             self._read_result(event.seq, fact)
         elif (record := read_changes(event)) is not None:
@@ -176,10 +202,15 @@ class _LogReader:
     def _read_record(self, seq: int, record: FileChanges) -> None:
         call = self._open[0] if record.by == "tool" and self._open else None
         is_certain = record.by != "background"
+        self._is_recorded |= record.by == "tool"
         for change in record.changes:
+            recorded = RecordedChange(seq=seq, change=change, call=call, is_certain=is_certain)
+            if change.is_folder:
+                self.folders.append(recorded)
+                continue
             if is_certain:
                 self._pending.append(len(self.changes))
-            self.changes.append(RecordedChange(seq=seq, change=change, call=call, is_certain=is_certain))
+            self.changes.append(recorded)
 
     def _read_result(self, seq: int, fact: ToolReturned) -> None:
         call = next((call for call in self._open if call.id == fact.call_id), None)
@@ -187,10 +218,11 @@ class _LogReader:
             return
         self._open = [other for other in self._open if other is not call]
         pending, self._pending = self._pending, []
+        is_recorded, self._is_recorded = self._is_recorded, False
         given = _arguments(call)
         path, text = str(given.get("path", "")), text_of(fact.content)
         if call.name not in FILE_CHANGING_TOOLS:
-            self.calls += [] if pending else [(seq, call)]
+            self.calls += [] if is_recorded else [(seq, call)]
             if call.name == "read" and not fact.error and isinstance(fact.content, str):
                 self.texts += [(PurePath(path).name, whole) for whole in (text, _NOTE.sub("", text, count=1))]
             return
@@ -222,7 +254,7 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     """From the present state to the restored one."""
     present: bytes | None
     data: bytes | None
-    """None if the file is deleted."""
+    """None if the file is deleted, if it is a folder, and if only its mode changes."""
 
 
 class LeftFile(msgspec.Struct, frozen=True):
@@ -242,7 +274,7 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_rewind(history: ChangeHistory, to: int, present: Mapping[str, bytes | None]) -> RestorePlan:
     """Return how files get back to their state after event `to`. `present` has the bytes of all changed files."""
     chains: dict[str, list[FileChange]] = {}
-    for recorded in history.changes:
+    for recorded in sorted((*history.changes, *history.folders), key=lambda one: one.seq):
         if recorded.seq > to:
             chains.setdefault(recorded.change.path, []).append(recorded.change)
     unrecorded = dict.fromkeys(path for seq, path in history.unrecorded if seq > to)
@@ -266,7 +298,9 @@ def _merge(chain: Sequence[FileChange]) -> FileChange | None:
     """Return changes of one file as one change, None if the file was changed by something else between them."""
     if any(one.after != after.before for one, after in pairwise(chain)):
         return None
-    return FileChange(chain[0].path, chain[0].before, chain[-1].after, chain[0].mode)
+    mode = next((one.mode for one in chain if one.mode is not None), None)
+    mode_after = next((one.mode_after for one in reversed(chain) if one.mode_after is not None), None)
+    return FileChange(chain[0].path, chain[0].before, chain[-1].after, mode, mode_after)
 
 
 def _plan(
@@ -277,14 +311,20 @@ def _plan(
     for path, change in undone.items():
         if change is None:
             left.append(LeftFile(path, "something else changed it between the agent's changes"))
+        elif change.is_folder and not {change.before, change.after} <= {None, FOLDER_DIGEST}:
+            left.append(LeftFile(path, "a folder has taken its place, or it the place of a folder"))
+        elif change.is_folder or change.is_of_mode:
+            if change.has_other_mode or not change.is_of_mode:
+                restorations.append(Restoration(change=change.reversed(), present=None, data=None))
         elif digest_of(present.get(path)) != change.after:
             left.append(LeftFile(path, "it is not as the agent left it"))
-        elif change.before != change.after:
+        else:
             states = derive_states(history, path, present.get(path), target=change.before)
             if change.before in states:
-                back = FileChange(path, change.after, change.before, change.mode)
                 data = states[change.before]
-                restorations.append(Restoration(change=back, present=present.get(path), data=data))
+                restorations.append(
+                    Restoration(change=change.reversed(), present=present.get(path), data=data)
+                )
             else:
                 left.append(LeftFile(path, "the log does not hold its earlier text"))
     return RestorePlan(restorations=tuple(restorations), left=tuple(left))
@@ -421,9 +461,12 @@ def restore_files(workspace: Workspace, plan: RestorePlan) -> RestorePlan:
     """Restore files; return the plan with what was done, and with the files that could not be restored."""
     done: list[Restoration] = []
     left = list(plan.left)
-    for one in plan.restorations:
+    for one in sorted(plan.restorations, key=_place_in_order):
         try:
-            _restore(workspace, one)
+            if one.change.is_folder or one.change.is_of_mode:
+                _restore_entry(workspace, one.change)
+            else:
+                _restore(workspace, one)
             done.append(one)
         except (OSError, InvalidArguments) as problem:
             left.append(LeftFile(one.change.path, describe_error(problem)))
@@ -437,7 +480,7 @@ def _restore(workspace: Workspace, one: Restoration) -> None:
     data, stamp = _read_with_stamp(workspace, path)
     if digest_of(data) != one.change.before:
         raise InvalidArguments("it has changed in this moment")
-    mode = one.change.mode
+    mode = one.change.mode_after
     if one.data is not None and mode is not None and stat.S_ISLNK(mode):
         with workspace.open_folder(path.parent, create=True) as folder:
             os.symlink(one.data, path.name, dir_fd=folder)
@@ -449,6 +492,32 @@ def _restore(workspace: Workspace, one: Restoration) -> None:
         with workspace.open_folder(path.parent) as folder:
             os.unlink(path.name, dir_fd=folder)
         _remove_empty_folders(path.parent, workspace.root)
+
+
+def _place_in_order(one: Restoration) -> tuple[int, int]:
+    """Files come first, then folders that go, inner ones first, then folders that come, outer ones first."""
+    depth = len(PurePath(one.change.path).parts)
+    if not one.change.is_folder:
+        return 0, 0
+    return (1, -depth) if one.change.after is None else (2, depth)
+
+
+def _restore_entry(workspace: Workspace, change: FileChange) -> None:
+    """Make or remove a folder, and set the mode of a folder or a file."""
+    path = workspace.resolve(change.path)
+    if str(path) != change.path:
+        raise InvalidArguments("a link is on its path now")
+    if change.after is None:
+        with suppress(OSError), workspace.open_folder(path.parent) as folder:
+            os.rmdir(path.name, dir_fd=folder)  # it is not empty, or gone, if it fails
+        return
+    if change.is_folder:
+        with workspace.open_folder(path, create=True):
+            pass
+    elif not all(stat.S_ISREG(mode or 0) for mode in (os.lstat(path).st_mode, change.mode_after)):
+        raise InvalidArguments("it is not a file any more")
+    if change.mode_after is not None:
+        os.chmod(path, stat.S_IMODE(change.mode_after), follow_symlinks=False)
 
 
 def _remove_empty_folders(folder: Path, root: Path) -> None:

@@ -210,7 +210,7 @@ class PlannedChange(NamedTuple):
 def count_text(text: str) -> str:
     """Return how many lines and characters a text has, in words."""
     lines = text.count("\n") + (text[-1:] not in ("", "\n"))
-    return f"{lines:,} line{'' if lines == 1 else 's'}, {len(text):,} characters"
+    return f"{lines:,} line{'s' * (lines != 1)}, {len(text):,} character{'s' * (len(text) != 1)}"
 
 
 def _without_crlf(old: str, new: str) -> tuple[str, str]:

@@ -3,8 +3,9 @@
 1. Both streams are one pipe, so their output stays in order. It is spooled to a file: of output above
    `MAX_COMMAND_BYTES`, the beginning and the end. Memory use does not depend on the amount of output.
 2. When the process ends, the processes that it left running in its group are killed. When it takes too long or the
-   caller is cancelled, the group gets SIGTERM, then SIGKILL; the output until then is returned. On Linux the result
-   names what was killed, and what has left the group and runs on; a sandbox ends all of it before it can be named.
+   caller is cancelled, the group, or what runs in a sandbox, gets SIGTERM, then SIGKILL; the output until then is
+   returned. On Linux the result names what was killed, and what has left the group and runs on; a sandbox ends all
+   of it before it can be named.
 3. The group is killed before its leader is reaped, so that the group's number cannot belong to another process yet.
 """
 
@@ -88,7 +89,8 @@ async def run_process(
             await _wait_for(pipe.ended, TRAILING_OUTPUT_WAIT_S)
         except (TimeoutError, asyncio.CancelledError) as problem:
             timed_out, was_stopped = isinstance(problem, TimeoutError), True
-            _signal_group(child, signal.SIGTERM)
+            if not ask_sandboxed(child.pid):
+                _signal_group(child, signal.SIGTERM)
             with suppress(asyncio.CancelledError):
                 await _wait_for(ended, TERMINATE_WAIT_S)
         left = () if was_stopped else tuple(_left_processes(child.pid, mark))
@@ -143,6 +145,16 @@ async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:
         await asyncio.wait_for(event.wait(), timeout_s)
 
 
+def ask_sandboxed(leader: int) -> bool:
+    """Ask what a process runs in a sandbox to end; return False if there is nothing. The sandbox ends after it; if
+    the sandbox were asked, it would kill what it runs, which could not remove its locks then."""
+    inside = list(_sandboxed_below(leader))
+    for pid in inside:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
+    return bool(inside)
+
+
 def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
@@ -160,6 +172,9 @@ async def _kill_group(child: subprocess.Popen[bytes], ended: asyncio.Event) -> N
 
 _MARK_VARIABLE: Final = "FOVEAL_COMMAND"
 """Set for a command, so that its processes are recognised after they have left its group."""
+_PARENT: Final = re.compile(r"^PPid:\s*(\d+)", re.M)
+_OWN_NUMBERS: Final = re.compile(r"^NSpid:\s*([\d\t ]+)$", re.M)
+"""The numbers of a process, one for each namespace of processes in which it is."""
 
 
 def _left_processes(leader: int, mark: str) -> Iterator[LeftProcess]:
@@ -173,6 +188,25 @@ def _left_processes(leader: int, mark: str) -> Iterator[LeftProcess]:
                 continue
             command = b" ".join(_proc_words(pid, "cmdline")).decode("utf-8", "replace")
             yield LeftProcess(pid, one_line(command, width=_MAX_LEFT_COMMAND_CHARS), is_in_group)
+
+
+def _sandboxed_below(leader: int) -> Iterator[int]:
+    """Yield the descendants of a process that run in a namespace of processes of its own."""
+    names = os.listdir("/proc") if os.path.isdir("/proc") else []
+    children: dict[int, list[tuple[int, bool]]] = {}
+    for pid in (int(name) for name in names if name.isdecimal()):
+        with suppress(OSError, ValueError, AttributeError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            parent = int(_PARENT.search(status)[1])  # type: ignore[index]
+            is_nested = len(_OWN_NUMBERS.search(status)[1].split()) > 1  # type: ignore[index]
+            children.setdefault(parent, []).append((pid, is_nested))
+    waiting = children.get(leader, [])
+    while waiting:
+        waiting = [*waiting]
+        pid, is_nested = waiting.pop()
+        waiting += children.get(pid, [])
+        if is_nested:
+            yield pid
 
 
 def _proc_words(pid: int, name: str) -> list[bytes]:

@@ -14,17 +14,18 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from foveal.agent.permissions.command_rules import SHELL_TOOL, find_program, scan_command_line
-from foveal.agent.permissions.program_kinds import accompanies_commit, change_queries, commits
+from foveal.agent.permissions.program_kinds import change_queries
 from foveal.agent.permissions.protected_paths import ProtectedFiles, hook_names, with_protected_names
 from foveal.agent.permissions.sandbox import Sandbox
 from foveal.agent.tool import Arguments, InvalidArguments, OutputListener, Tool, ToolOutput
+from foveal.agent.tools.approvals import commits_only
 from foveal.agent.tools.background_commands import JOB_TOOL, BackgroundCommands, aside_notes
 from foveal.agent.tools.process_group import ProcessResult, command_environment, run_process
 from foveal.agent.tools.workspace import Workspace
@@ -83,6 +84,7 @@ class _CommandSettings(NamedTuple):
     network: bool
     background: BackgroundCommands | None
     reads_only: Callable[[], bool]
+    unchanged: Callable[[str], Collection[str]]
 
 
 def shell_tool(
@@ -95,16 +97,17 @@ def shell_tool(
     network: bool = False,
     background: BackgroundCommands | None = None,
     reads_only: Callable[[], bool] = lambda: False,
+    unchanged: Callable[[str], Collection[str]] = lambda _: (),
 ) -> Tool:
     """Return the shell tool; commands get `environment`, by default this process's without secrets.
 
     With a sandbox, commands run in it unless the model sets `outside_sandbox`; `network` allows them the network
-    there. While `reads_only` returns True, they have none and cannot write in the working folder. The approval of
-    a call covers `outside_sandbox` too. With `background`, the model can start commands that run on; the tool
-    `job` reads and ends them."""
+    there. While `reads_only` returns True, they have none and cannot write in the working folder. `unchanged`
+    returns the files that a command cannot change there. The approval of a call covers `outside_sandbox` too. With
+    `background`, the model can start commands that run on; the tool `job` reads and ends them."""
     env = command_environment(os.environ) if environment is None else dict(environment)
     settings = _CommandSettings(
-        workspace, env, min(timeout_s, max_timeout_s), sandbox, network, background, reads_only
+        workspace, env, min(timeout_s, max_timeout_s), sandbox, network, background, reads_only, unchanged
     )
     return Tool(
         name=SHELL_TOOL,
@@ -211,8 +214,6 @@ async def _run_command(
     reads_only = where.reads_only()
     network = where.network and not reads_only
     jobs = where.background
-    if jobs is not None:
-        await jobs.settle()
     run = _confined(where._replace(network=network), sandbox, command, reads_only=reads_only)
     if (
         run.is_commit
@@ -238,6 +239,7 @@ async def _run_command(
     notes = [*aside_notes(aside), *run.notes, *_status_lines(result, timeout_s)]
     if sandbox is not None and _looks_blocked(result):
         notes.insert(0, READS_ONLY_NOTE if reads_only else _sandbox_note(sandbox, network=network))
+        notes[:0] = _unchanged_notes(run.unchanged, where.workspace.root)
     return ToolOutput(
         content="".join([result.output, line_break, *notes]),
         error=result.status != 0 or result.timed_out,
@@ -253,6 +255,8 @@ class _Confined(NamedTuple):
     notes: list[str]
     is_commit: bool = False
     """Whether it can write in the repository."""
+    unchanged: Collection[str] = ()
+    """Files that it cannot change."""
 
 
 def _confined(
@@ -265,6 +269,7 @@ def _confined(
     root, path = where.workspace.root, where.environment.get("PATH")
     # A program of the project that is called git must not get the repository.
     git = find_program("git", folder=root, outside_of=[root], search_path=path)
+    unchanged = where.unchanged(command)
     is_commit = bool(git) and not reads_only and commits_only(command)
     hooks = hook_names(root) if is_commit else []
     named = f"[foveal: hooks do not run in the sandbox: {visible(', '.join(hooks))}]\n"
@@ -274,10 +279,13 @@ def _confined(
         **({} if where.network else _NO_RETRIES),
     }
     return _Confined(
-        sandbox.wrap(argv, network=where.network, commits=is_commit, reads_only=reads_only),
+        sandbox.wrap(
+            argv, network=where.network, commits=is_commit, reads_only=reads_only, unchanged=unchanged
+        ),
         env,
         [named] if hooks else [],
         is_commit,
+        unchanged,
     )
 
 
@@ -296,17 +304,6 @@ async def _protected_changes(
     argv = sandbox.wrap(_shell_argv("\n".join(lines), where.workspace.root), reads_only=True)
     result = await run_process(argv, cwd=where.workspace.root, env=run.env, timeout_s=where.timeout_s)
     return with_protected_names(result.output.split("\0"))[:_MAX_NAMED_CHANGES]
-
-
-def commits_only(command: str) -> bool:
-    """Return whether a command line stages or commits, and runs nothing else that could change the repository."""
-    scanned = scan_command_line(command)
-    return (
-        scanned.is_clear
-        and all(target == os.devnull for target in (*scanned.writes, *scanned.appends))
-        and any(map(commits, scanned.commands))
-        and all(map(accompanies_commit, scanned.commands))
-    )
 
 
 def _as_written(words: Iterable[str]) -> str:
@@ -355,6 +352,18 @@ def _sandbox_note(sandbox: Sandbox, *, network: bool) -> str:
         "in .git, except by a line that only stages and commits; if the command needs that, outside_sandbox asks "
         "the user]\n"
     )
+
+
+def _unchanged_notes(files: Collection[str], root: Path) -> list[str]:
+    """Return the line that names the files which a command could not change."""
+    if not files:
+        return []
+    names = sorted(visible(os.path.relpath(path, root)) for path in files)
+    more = f" and {len(names) - _MAX_NAMED_CHANGES:,} more" if len(names) > _MAX_NAMED_CHANGES else ""
+    return [
+        "[foveal: too large to be restored, so read-only for a command that does not name what it changes: "
+        f"{', '.join(names[:_MAX_NAMED_CHANGES])}{more}; rm, mv or cp with the name asks the user]\n"
+    ]
 
 
 def _status_lines(result: ProcessResult, timeout_s: float) -> list[str]:

@@ -10,6 +10,7 @@
 4. Its answer is the result of the call, limited, with the handle of the whole text. Its error is the result of its
    own call and of no other.
 5. When the parent is cancelled, all of them are. Their logs are legal however they end.
+6. What they take is recorded in the parent's log, whose own usage has only its own requests.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import asyncio
 import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 import msgspec
@@ -35,8 +36,9 @@ from foveal.agent.tool import (
     describe_error,
     error_output,
 )
+from foveal.agent.tools.todo import newest_events
 from foveal.config.keys import MAX_TOOL_ITERATIONS
-from foveal.core.log.events import Call, Instructed, ModelSaid, calls_of
+from foveal.core.log.events import Call, Instructed, ModelSaid, SnapshotTaken, calls_of, raw, unraw
 from foveal.core.models.cost import dollars
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
@@ -52,6 +54,7 @@ MAX_PARALLEL_TASKS: Final = 4
 MAX_TASK_RESULT_CHARS: Final = 12_000
 """Characters of an answer that the parent gets; the whole of it is in the sub-agent's log."""
 MAX_TASK_NAME_CHARS: Final = 40
+_USAGE_LABEL: Final = "usage of sub-agents"
 _TIMEOUT_S: Final = 7_200.0
 _MAX_EVENTS_BEFORE_CALL: Final = 200
 """Newest events of the parent among which the answer with the call is looked for."""
@@ -68,13 +71,36 @@ TASK_INSTRUCTIONS: Final = (
 
 
 class TaskLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a sub-agent is ended; None for no limit."""
+    """Where a sub-agent is ended, counted with those that it starts; None for no limit."""
 
     max_tool_iterations: int = MAX_TOOL_ITERATIONS
     max_tokens: int | None = None
     """Tokens that its requests and answers take together."""
     max_cost: float | None = None
     """Dollars, as far as the price of its model is known."""
+
+
+class TaskUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What sub-agents have taken, with those that they have started."""
+
+    tokens: int = 0
+    dollars: float = 0.0
+    """Of the requests whose price is known."""
+
+    def __add__(self, other: TaskUsage) -> TaskUsage:
+        return TaskUsage(tokens=self.tokens + other.tokens, dollars=self.dollars + other.dollars)
+
+    def to_fact(self) -> SnapshotTaken:
+        return SnapshotTaken(data=raw(msgspec.to_builtins(self)), label=_USAGE_LABEL)
+
+
+async def recorded_usage(session: Session) -> TaskUsage:
+    """Return what the sub-agents of a session have taken so far, as its newest record says."""
+    async for event in newest_events(session, with_rewound=True):
+        if isinstance(event.fact, SnapshotTaken) and event.fact.label == _USAGE_LABEL:
+            with suppress(msgspec.ValidationError, ValueError):
+                return msgspec.convert(unraw(event.fact.data), TaskUsage)
+    return TaskUsage()
 
 
 class TaskParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,11 +161,15 @@ class SubAgents:
         *,
         offered: Sequence[str] | None = None,
         limits: TaskLimits = TaskLimits(),  # noqa: B008 - frozen
+        used: TaskUsage = TaskUsage(),  # noqa: B008 - frozen
         depth: int = 0,
         asking: asyncio.Lock | None = None,
     ) -> None:
-        """`offered` are the names of the parent's tools, None for all that `open_task` returns; `depth` is 0 for an
-        agent that no other has started, and `asking` is held during a question."""
+        """`offered` are the names of the parent's tools, None for all that `open_task` returns; `used` is what the
+        parent's log has of earlier ones, `depth` is 0 for an agent that no other has started, and `asking` is held
+        during a question."""
+        self.used: TaskUsage = used
+        """What all of them have taken so far."""
         self._parent = parent
         self._provider = provider
         self._open = open_task
@@ -186,6 +216,8 @@ class SubAgents:
             parts = await self._open(id, f"{self._parent.id}@{await self._calling_event()}")
             try:
                 return await self._work(given, parts, on_output)
+            except asyncio.CancelledError:  # an answer instead, so that the parent knows the log
+                return error_output(f"[foveal: sub-agent “{_name_of(given)}”: no answer; session {id}]")
             except (FovealError, OSError) as problem:
                 return error_output(
                     f"The sub-agent failed: {describe_error(problem)}. Its log is session {id}."
@@ -195,7 +227,9 @@ class SubAgents:
 
     async def _work(self, given: Arguments, parts: TaskParts, on_output: OutputListener) -> ToolOutput:
         session, name = parts.session, _name_of(given)
-        toolbox = Toolbox(self._chosen_tools(given, parts))
+        chosen, may_start = self._chosen_tools(given, parts)
+        below = self._below(parts, [tool.name for tool in chosen])
+        toolbox = Toolbox([*chosen, below.tool()] if may_start else chosen)
         await session.rename(f"{TASK_TOOL}: {name}")
         agent = Agent(
             session,
@@ -207,23 +241,32 @@ class SubAgents:
             max_tool_iterations=self._limits.max_tool_iterations,
         )
         answer, problem = ModelAnswered(text="", calls=0, handle=""), ""
-        async with aclosing(agent.run(given["prompt"])) as events:
-            async for event in events:
-                if isinstance(event, ToolCalling):
-                    on_output(f"{name}: {event.what}\n".encode())
-                elif isinstance(event, TurnFinished):
-                    problem = event.problem
-                elif isinstance(event, ModelAnswered):
-                    answer = event
-                    problem = await self._exceeded(session) if event.calls else ""
-                    if problem:
-                        agent.explain_interruption(problem)
-                        break
-        return await _result(session, name, answer, problem)
+        try:
+            async with aclosing(agent.run(given["prompt"])) as events:
+                async for event in events:
+                    if isinstance(event, ToolCalling):
+                        on_output(f"{name}: {event.what}\n".encode())
+                    elif isinstance(event, TurnFinished):
+                        problem = event.problem
+                    elif isinstance(event, ModelAnswered):
+                        answer = event
+                        problem = self._exceeded(await _usage_of(session, below)) if event.calls else ""
+                        if problem:
+                            agent.explain_interruption(problem)
+                            break
+        finally:
+            await asyncio.shield(self._record(session, below))
+        return _result(session, name, answer, problem, await _usage_of(session, below))
 
-    def _chosen_tools(self, given: Arguments, parts: TaskParts) -> list[Tool]:
-        """Return the tools of a sub-agent: those that the call names, if its parent has them too. What it does not
-        get, its own sub-agents do not get either."""
+    async def _record(self, session: Session, below: SubAgents) -> None:
+        """Record in the parent's log what a sub-agent has taken."""
+        used = await _usage_of(session, below)
+        self.used += used
+        await self._parent.append(self.used.to_fact())
+
+    def _chosen_tools(self, given: Arguments, parts: TaskParts) -> tuple[list[Tool], bool]:
+        """Return the tools of a sub-agent: those that the call names, if its parent has them too; and whether it
+        may start others. What it does not get, its own sub-agents do not get either."""
         tools = [tool for tool in parts.tools if self._offered is None or tool.name in self._offered]
         may_start = self._depth + 1 < MAX_TASK_DEPTH
         known = [*(tool.name for tool in tools), *([TASK_TOOL] if may_start else [])]
@@ -233,9 +276,7 @@ class SubAgents:
                 f"task was not run: a sub-agent cannot have {one_line(', '.join(unknown))}. "
                 f"The tools are: {', '.join(known)}."
             )
-        chosen = [tool for tool in tools if tool.name in wanted]
-        below = [self._below(parts, [tool.name for tool in chosen]).tool()] if TASK_TOOL in wanted else []
-        return [*chosen, *below]
+        return [tool for tool in tools if tool.name in wanted], TASK_TOOL in wanted
 
     def _below(self, parts: TaskParts, offered: Sequence[str]) -> SubAgents:
         return SubAgents(
@@ -256,12 +297,12 @@ class SubAgents:
 
         return approve
 
-    async def _exceeded(self, session: Session) -> str:
+    def _exceeded(self, used: TaskUsage) -> str:
         """Return which limit a sub-agent has reached, "" if none."""
-        limits, (tokens, spent) = self._limits, await _spent_by(session)
-        if limits.max_tokens is not None and tokens >= limits.max_tokens:
+        limits = self._limits
+        if limits.max_tokens is not None and used.tokens >= limits.max_tokens:
             return f"it has reached its limit of {limits.max_tokens:,} tokens"
-        if limits.max_cost is not None and spent is not None and spent >= limits.max_cost:
+        if limits.max_cost is not None and used.dollars >= limits.max_cost:
             return f"it has reached its limit of {dollars(limits.max_cost)}"
         return ""
 
@@ -282,20 +323,21 @@ def _name_of(given: Arguments) -> str:
     return one_line(given.get("name") or given["prompt"], width=MAX_TASK_NAME_CHARS)
 
 
-async def _spent_by(session: Session) -> tuple[int, float | None]:
-    """Return the tokens of a session and its dollars, None if no price is known."""
+async def _usage_of(session: Session, below: SubAgents) -> TaskUsage:
+    """Return what a sub-agent has taken, with those that it has started."""
     used, report = await session.usage(), await session.report(with_events=False)
-    return used.input + used.cache_read + used.cache_write + used.output, report.spent
+    tokens = used.input + used.cache_read + used.cache_write + used.output
+    return TaskUsage(tokens=tokens, dollars=0.0 if report.spent is None else report.spent) + below.used
 
 
-async def _result(session: Session, name: str, answer: ModelAnswered, problem: str) -> ToolOutput:
+def _result(session: Session, name: str, answer: ModelAnswered, problem: str, used: TaskUsage) -> ToolOutput:
     """Return the answer below a line that says what it took and where its log is."""
-    text, (tokens, spent) = answer.text.strip(), await _spent_by(session)
+    text = answer.text.strip()
     if len(text) > MAX_TASK_RESULT_CHARS:
         half = MAX_TASK_RESULT_CHARS // 2
         left_out = f"[{len(text) - 2 * half:,} characters left out; {answer.handle} of that session has them]"
         text = f"{text[:half]}\n{left_out}\n{text[-half:]}"
-    cost = f", {dollars(spent)}" if spent else ""
+    cost = f", {dollars(used.dollars)}" if used.dollars else ""
     ended = f" ended early, {problem};" if problem else ""
-    head = f"[foveal: sub-agent “{name}”:{ended} {tokens:,} tokens{cost}; session {session.id}]"
+    head = f"[foveal: sub-agent “{name}”:{ended} {used.tokens:,} tokens{cost}; session {session.id}]"
     return ToolOutput(content=f"{head}\n{text}" if text else head, error=bool(problem))

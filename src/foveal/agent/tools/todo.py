@@ -2,7 +2,7 @@
 
 1. Each call replaces the whole list, so the newest call says all; an empty list removes it.
 2. The list is not stored anywhere else: a rewind takes it back, and every record of a cut quotes it
-   (`core.compaction.ledger.agent_messages`).
+   (`core.compaction.ledger.ledger`).
 3. A list is short, so that it fits into each record and above the input line.
 """
 
@@ -118,13 +118,14 @@ async def current_todo(session: Session) -> TodoList:
     return ()
 
 
-async def newest_events(session: Session) -> AsyncIterator[Event]:
-    """Yield the newest events of the conversation, the last one first, up to `MAX_EVENTS_BACK` of the log."""
+async def newest_events(session: Session, *, with_rewound: bool = False) -> AsyncIterator[Event]:
+    """Yield the newest events of the conversation, the last one first, up to `MAX_EVENTS_BACK` of the log; with
+    `with_rewound`, also those that a rewind has taken back."""
     await (
         session.usage()
     )  # waits for a running append: until it is confirmed, the end of the log is not known
     first = session.last + 1
-    gone = await session.left_behind() if first else frozenset()
+    gone = await session.left_behind() if first and not with_rewound else frozenset()
     oldest = max(0, first - MAX_EVENTS_BACK)
     while first > oldest:
         first, last = max(oldest, first - _EVENTS_AT_ONCE), first - 1

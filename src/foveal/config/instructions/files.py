@@ -224,6 +224,8 @@ class InstructionFiles:
         """What the model sees of each file, in order."""
         self.notes: tuple[str, ...] = ()
         """What the user should know about the files: left out, cut, unusual."""
+        self.open_notes: tuple[str, ...] = ()
+        """Those of the notes that name a file which the user was not asked about."""
         self._log: list[Event] = []
         self._noted: set[str] = set()
         """Texts of the notes that are in the log."""
@@ -269,6 +271,7 @@ class InstructionFiles:
             else:
                 self._unused[file.path] = ITEM_STATE_WORDS[answer.state]
                 reader.note(file.path, f"is not used: {ITEM_STATE_WORDS[answer.state]}")
+                self.open_notes += (reader.notes[-1],) if answer.is_open else ()
         return allowed
 
     # ── Async, for an agent ────────────────────────────────────────────────────────────────────────────
@@ -362,6 +365,7 @@ class InstructionFiles:
         """Read all files again and return the facts for what differs from what is shown."""
         reader = _DiskReader(self.rules, self.root)
         self._unused.clear()
+        self.open_notes = ()
         self.shown = tuple(self._fit(reader, self._instructions(reader), self._preferences(reader)))
         self.notes = tuple(reader.notes)
         return changed_facts(

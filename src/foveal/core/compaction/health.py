@@ -25,6 +25,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from foveal.core.log.events import (
+    BRANCH,
     UNREADABLE,
     AnyFact,
     Compacted,
@@ -32,6 +33,7 @@ from foveal.core.log.events import (
     ModelSaid,
     Noted,
     Opened,
+    Steered,
     ToolReturned,
     UserSaid,
 )
@@ -170,6 +172,8 @@ class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """Model messages since the last summary."""
     explained: bool = False
     """Whether a note has said why summaries pause."""
+    focus: str = ""
+    """What the user wants the next summary or record to keep above all."""
 
     @property
     def is_broken(self) -> bool:
@@ -191,7 +195,8 @@ class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
             case UserSaid():
                 return replace(self, refills=0, explained=False) if self.refills else self
             case Compacted():
-                return self._compacted(fact)
+                health = self if fact.takes_item_back or not self.focus else replace(self, focus="")
+                return health._compacted(fact)
             case CompactionFailed():
                 # A summary that was written and then outdated has a model in `by`: the model did not fail.
                 has_failed = read_metrics(fact).asked > 0 and fact.by in ("", "ledger")
@@ -200,6 +205,8 @@ class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
                 return replace(self, explained=True) if fact.topic == COMPACTION_TOPIC else self
             case Opened():
                 return replace(self, failures=0)
+            case Steered(by="user"):
+                return replace(self, focus=fact.focus)
             case _:
                 return self
 
@@ -207,6 +214,8 @@ class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         if fact.reason in (
             "room",
             "price",
+            "asked",
+            BRANCH,
             UNREADABLE,
         ):  # the window was not full, or no model could have helped
             return self

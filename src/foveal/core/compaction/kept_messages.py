@@ -12,7 +12,9 @@
 4. The first message, the task, takes at most half of the share from the others, and is clipped only if it takes
    more than a third of the room (`MAX_TASK_SHARE`).
 5. The latest user message is never touched and does not count: no reduction may change it anyway.
-6. Reports of tools, reminders and notices that a harness puts into the user role are not the user's words. Unless
+6. Where the number of messages is limited, at most half of it are user messages: those that state something stay
+   first, then the newest. Else they would leave no room for the record of what the agent did.
+7. Reports of tools, reminders and notices that a harness puts into the user role are not the user's words. Unless
    one of them is the task, they go with the steps around them.
 """
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from operator import attrgetter
 from typing import Final, Protocol, TypeAlias
 
@@ -54,6 +56,8 @@ MIN_STATED_UNITS: Final = 16
 """In less room no sentence is tried."""
 MAX_TASK_SHARE: Final = 1 / 3
 """Share of the room up to which the first user message is shown whole."""
+MAX_USER_MESSAGE_SHARE: Final = 0.5
+"""Share of the allowed number of messages that may be user messages."""
 
 
 _Stated: TypeAlias = Mapping[int, Sequence[Sentence]]
@@ -83,7 +87,9 @@ def user_room(budget: Budget, share: UserShare) -> int:
 def earlier_user_steps(view: View) -> list[Step]:
     """Return the user messages in view that a reduction may touch, oldest first: all but the latest."""
     latest = view.latest_user
-    return [step for step in view.steps if step.kind == "user" and not step.is_pinned and step is not latest]
+    return [
+        step for step in view.steps if step.kind == "user" and not step.is_protected and step is not latest
+    ]
 
 
 def own_user_steps(view: View) -> list[Step]:
@@ -120,7 +126,18 @@ def kept_user_steps(view: View, budget: Budget, share: UserShare, *, clips_long:
     if not room or not users:
         return []
     sizes = share_room(view, users[1:], room_beside_first(view, users, room), clips_long=clips_long)
-    return [step for step in users if step is users[0] or id(step) in sizes]
+    kept = [step for step in users if step is users[0] or id(step) in sizes]
+    most = int(budget.max_messages * MAX_USER_MESSAGE_SHARE)
+    return _newest_of(view, kept, most) if 0 < most < len(kept) else kept
+
+
+def _newest_of(view: View, users: Sequence[Step], most: int) -> list[Step]:
+    """Return at most so many of these messages, in their order: the first, then those that state something, then
+    the newest."""
+    stated = {id(step): stated_by(view, step) for step in users}
+    ranked = (*users[:1], *_standing_first(view, users[1:], stated), *reversed(users))
+    chosen = set(islice(dict.fromkeys(map(id, ranked)), most))
+    return [step for step in users if id(step) in chosen]
 
 
 def share_room(view: View, users: Sequence[Step], room: int, *, clips_long: bool = True) -> dict[int, int]:

@@ -79,11 +79,21 @@ class RangeTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One range of the log for a summary to replace."""
+    """One range of the log for a summary to replace.
+
+    Examples:
+        ```python
+        from foveal.policies import Plan
+
+        def is_worth_a_model(plan: Plan) -> bool:
+            return plan.before > 20_000
+        ```
+    """
 
     first: int
+    """The seq of the first event."""
     last: int
-    """Seqs of events, both ends included."""
+    """The seq of the last event, included."""
     keep: tuple[int, ...] = ()
     """Seqs of events in the range that stay as they are."""
     masks: tuple[Mask, ...] = ()
@@ -93,6 +103,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     """User requests in the range, those that stay included."""
     events: int
+    """Events in the range."""
     before: int
     """Units that the range takes now, as shown."""
     room: int
@@ -107,6 +118,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The trigger: `tokens`, `turns`, `messages`, `hand`, `overflow`, `model`, `merge`, `room` or
     `price`."""
     rule: str
+    """The rule that decided it."""
     overlap: int = 0
     """Turns before the range to read again."""
     overlap_ranges: tuple[tuple[int, int], ...] = ()
@@ -240,7 +252,7 @@ def plan_record(
         seq
         for step in view.steps[:end]
         if step.kind in ("user", "model") and id(step) not in gone
-        for seq in _kept_seqs(step, removed)
+        for seq in kept_seqs(step, removed)
         if first <= seq <= last and (seq == step.seq or seq not in targets)
     }
     results = [
@@ -392,7 +404,7 @@ def kept_steps(view: View, budget: Budget, terms: RangeTerms, *, clips_long: boo
 
 
 def is_removable(step: Step, kept: Set[int]) -> bool:
-    return step.kind in ("user", "model", "summary") and not step.is_pinned and id(step) not in kept
+    return step.kind in ("user", "model", "summary") and not step.is_protected and id(step) not in kept
 
 
 # ── Where to cut ─────────────────────────────────────────────────────────────────────────────────────────
@@ -474,7 +486,7 @@ class _RangeChoice:
             seq
             for step in view.steps
             if id(step) not in removed_ids and step.kind in ("user", "model")
-            for seq in _kept_seqs(step, removed)
+            for seq in kept_seqs(step, removed)
             if seq <= last
         }
         summaries = view.summaries
@@ -512,14 +524,14 @@ def safe_cut(view: View, cut: int, kept: Set[int]) -> int:
         # Steps right before the cut that stay anyway follow the summary, so they are what is left of a loop.
         while first_left > 0 and not is_removable(steps[first_left - 1], kept):
             first_left -= 1
-        thinking = _thinking_before(steps, first_left)
+        thinking = thinking_before(steps, first_left)
         if thinking is None:
             break
         cut = thinking
     return cut
 
 
-def _thinking_before(steps: Sequence[Step], index: int) -> int | None:
+def thinking_before(steps: Sequence[Step], index: int) -> int | None:
     """Return the index of the thinking that a loop of calls going on at `index` needs, None if it needs none."""
     if index >= len(steps) or not _in_loop(steps[index]) or steps[index].has_thinking:
         return None
@@ -539,7 +551,7 @@ def _least_room(budget: Budget) -> int:
     return max(MIN_SUMMARY_UNITS, int(budget.hard * MIN_SUMMARY_SHARE))
 
 
-def _kept_seqs(step: Step, removed: Sequence[Step]) -> Iterator[int]:
+def kept_seqs(step: Step, removed: Sequence[Step]) -> Iterator[int]:
     """Yield the seqs of a step that stays, without results that a record stands for: those behind placeholders, and
     those that one of the removed summaries covers."""
     yield step.utterance.seq

@@ -39,11 +39,12 @@ from foveal.core.compaction.summariser_protocol import (
     read_reply,
     read_stream_chunk,
 )
-from foveal.core.log.events import Dialect, Instructed, UserSaid
+from foveal.core.log.events import Dialect, DialectName, Instructed, UserSaid
 from foveal.core.models.model import Model, model
 from foveal.core.view.request import Fitted
 from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks, limit_cache_marks
 from foveal.core.wire.common import Json
+from foveal.core.wire.dialect_names import checked_dialect
 from foveal.core.wire.native_compaction import (
     COMPACTION_BETA,
     COMPACTION_FIELD,
@@ -265,7 +266,7 @@ class Summariser:
         dialect: The dialect of the requests that it takes. `""` is that of the conversation.
 
     Raises:
-        BadSetting: `call` is not callable.
+        BadSetting: `call` is not callable, or the dialect is unknown.
 
     Examples:
         ```python
@@ -291,7 +292,7 @@ class Summariser:
         model: str | Model | None = None,
         name: str = "",
         native: bool = False,
-        dialect: Dialect = "",
+        dialect: DialectName = "",
     ) -> None:
         if not callable(call):
             raise BadSetting("summarise", call, "a callable that takes a request")
@@ -307,7 +308,7 @@ class Summariser:
         """The name in reports."""
         self.native: bool = native
         """Whether it asks the provider for its own compaction."""
-        self.dialect: Dialect = dialect
+        self.dialect: Dialect = checked_dialect(dialect)
         """The dialect of the requests that it takes; "" is that of the conversation."""
 
     def __repr__(self) -> str:

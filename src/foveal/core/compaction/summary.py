@@ -23,12 +23,14 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from foveal.core.compaction.health import CompactionMetrics, CompactionOutcome
+from foveal.core.compaction.kept_messages import common_size
 from foveal.core.compaction.known_names import KnownNames, score_summary
 from foveal.core.compaction.ledger.allocation import REQUESTS_HEADING
 from foveal.core.compaction.ledger.ledger import Ledger
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import Plan
 from foveal.core.log.events import (
+    BRANCH,
     DIALOGUE_TYPES,
     Compacted,
     CompactionFailed,
@@ -110,7 +112,13 @@ class SummarySource(msgspec.Struct, frozen=True, kw_only=True):
         """Return the ledger of the range."""
         keep, shortened = frozenset(self.plan.keep), frozenset(self.plan.shortened)
         return Ledger(
-            self.events, self.counter, keep=keep, shortened=shortened, after=self.after, index=self.index
+            self.events,
+            self.counter,
+            keep=keep,
+            shortened=shortened,
+            after=self.after,
+            index=self.index,
+            focus=self.plan.focus,
         )
 
 
@@ -139,8 +147,13 @@ class NativeSummary(NamedTuple):
 def ledger_summary(source: SummarySource) -> CompactionOutcome:
     """Return the summary of a range without a model: the ledger, and what models wrote for earlier summaries."""
     parts = reuse_parts(source)
-    authors = [fact.by for fact in source.earlier if fact.chunks] if parts else []
+    authors = [fact.by for fact in source.earlier if fact.chunks and _is_by_model(fact)] if parts else []
     return record(source, join_parts(source, parts), parts=parts, authors=authors)
+
+
+def _is_by_model(fact: Compacted) -> bool:
+    """Return whether a model wrote a summary: the fold of a branch and the ledger are written from the log."""
+    return fact.by not in (BRANCH, LEDGER_AUTHOR)
 
 
 def record(
@@ -346,12 +359,13 @@ def join_parts(source: SummarySource, parts: Sequence[SummaryPart], max_units: i
 
 
 def shorten_texts(texts: Sequence[str], *, room: int, counter: Counter) -> list[str]:
-    """Return the texts unchanged if the room holds them, else each cut to its share."""
+    """Return the texts unchanged if the room holds them, else with the longest ones cut to the same size: the
+    result of a branch is short, and is worth as much as a long text."""
     sizes = counter.count_all(texts)
-    if sum(sizes) <= room:
-        return list(texts)
+    longest = common_size(sorted(sizes, reverse=True), sum(sizes) - room)
     return [
-        cut_lines(text, size * room // sum(sizes), counter) for text, size in zip(texts, sizes, strict=True)
+        cut_lines(text, longest, counter) if size > longest else text
+        for text, size in zip(texts, sizes, strict=True)
     ]
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, cast
+
+from msgspec.structs import replace
 
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
+from foveal.core.engine.reviews import ReductionHook
 from foveal.core.engine.settings import (
     SettingArguments,
     changed_settings,
+    lost_policy,
     resolve_settings,
     saved_settings,
     without_model_settings,
@@ -32,7 +36,7 @@ from foveal.core.models.budget import MAX_WINDOW_TOKENS
 from foveal.core.models.model import Model
 from foveal.core.reduction.truncation import Limits
 from foveal.core.view.view import View
-from foveal.errors import BadSetting, MalformedMessage, UnreadableEvent
+from foveal.errors import BadSetting, MalformedMessage, SettingsChanged, UnreadableEvent
 
 _UNKNOWN_MODEL: Final = "unknown"
 """Stands for a model that only the requests name."""
@@ -61,6 +65,8 @@ class ContextArguments(SettingArguments, total=False):
     """A text, or `file://…`, that replaces the task of the summary prompt."""
     progress: Callable[[SummaryProgress], None] | None
     """Called while a summary is written."""
+    on_reduction: ReductionHook | None
+    """Sees each cut before it is made. Default: none."""
     clock: Callable[[], float] | None
     """Returns the time in seconds since 1970. Default: `time.time`."""
     defer_tools: DeferTools
@@ -96,10 +102,10 @@ def check_arguments(model: str | Model | None, arguments: Mapping[str, Any]) -> 
     )
 
 
-def check_extras(*, prompt: object, progress: object, clock: object) -> None:
-    """Raise `BadSetting` unless these are a text and two functions; None stands for no function."""
+def check_extras(*, prompt: object, progress: object, clock: object, on_reduction: object = None) -> None:
+    """Raise `BadSetting` unless these are a text and three functions; None stands for no function."""
     check_text("prompt", prompt, "a text, or `file://…`")
-    for field, given in (("progress", progress), ("clock", clock)):
+    for field, given in (("progress", progress), ("clock", clock), ("on_reduction", on_reduction)):
         if given is not None and not callable(given):
             raise BadSetting(field, given, "a function")
 
@@ -171,14 +177,6 @@ def check_seq(field: str, given: object) -> None:
         raise BadSetting(field, given, "a whole number, such as that of an event")
 
 
-def checked_dialect(dialect: object) -> Dialect:
-    """Return a dialect, or "" for one to detect; raises `BadSetting` for anything else."""
-    if not isinstance(dialect, str) or dialect not in get_args(Dialect):
-        names = ", ".join(name for name in get_args(Dialect) if name)
-        raise BadSetting("dialect", dialect, f'one of {names}, or "" to detect it')
-    return cast(Dialect, dialect)
-
-
 def checked_list(field: str, given: object, expected: str = "a list") -> list[Any]:
     """Return the items of a list; raises `BadSetting` for anything that is no list."""
     if isinstance(given, str | bytes | bytearray | Mapping | Set) or not isinstance(given, Iterable):
@@ -241,9 +239,9 @@ def model_of(log: Sequence[Event]) -> str:
 
 def continued_arguments(
     log: Sequence[Event], model: str | Model | None, given: ContextArguments
-) -> tuple[ContextArguments, list[str]]:
-    """Return the arguments of a context that continues a log, and in words what has changed: what the caller does
-    not give stays as it was saved, or as its default is now. A window is not kept for another model."""
+) -> tuple[ContextArguments, SettingsChanged | None]:
+    """Return the arguments of a context that continues a log, and a warning if settings have changed: what the
+    caller does not give stays as it was saved, or as its default is now. A window is not kept for another model."""
     opened = last_opened(log)
     saved = before = {} if opened is None else saved_settings(opened)
     if opened is not None and model is not None and model != opened.model:
@@ -253,14 +251,19 @@ def continued_arguments(
         saved = {name: value for name, value in saved.items() if name != "reserve"}
     arguments = saved | {name: value for name, value in given.items() if value is not None}
     if opened is None or not opened.model:
-        return cast(ContextArguments, arguments), []
+        return cast(ContextArguments, arguments), None
     now = {name: value for name, value in arguments.items() if name in SettingArguments.__annotations__}
-    changed = changed_settings(
-        resolve_settings(opened.model, **cast(SettingArguments, before)),
-        resolve_settings(opened.model if model is None else model, **cast(SettingArguments, now)),
-        given=given,
-    )
-    return cast(ContextArguments, arguments), changed
+    was = resolve_settings(opened.model, **cast(SettingArguments, before))
+    is_now = resolve_settings(opened.model if model is None else model, **cast(SettingArguments, now))
+    if (
+        opened.policy and "policy" not in before
+    ):  # a policy of the application's own, of which the name is known
+        is_same = is_now.policy.name == opened.policy
+        was = was._replace(policy=is_now.policy if is_same else replace(was.policy, name=opened.policy))
+    changed = changed_settings(was, is_now, given=given)
+    lost = lost_policy(opened, is_now.policy, given=arguments)
+    warning = SettingsChanged(changed, lost_policy=lost) if changed else None
+    return cast(ContextArguments, arguments), warning
 
 
 def saved_events(saved: object) -> list[Event]:

@@ -30,6 +30,7 @@ from foveal.core.compaction.kept_messages import sentences_of
 from foveal.core.compaction.ledger.range_facts import LedgerIndex
 from foveal.core.compaction.plan import NoPlan, Plan, plan_range, read_range
 from foveal.core.compaction.summary import SummarySource, ledger_summary
+from foveal.core.engine import branches
 from foveal.core.engine.beside_range import NamesAhead, likely_names_outside, newest_hidden, summaries_in
 from foveal.core.engine.overflow import (
     MAX_RESENDS,
@@ -41,17 +42,30 @@ from foveal.core.engine.overflow import (
     refill_note,
     refused_request,
     silent_overflow_reason,
+    whole_overflow_error,
 )
 from foveal.core.engine.prefix import may_move_prefix
+from foveal.core.engine.reviews import (
+    HOOK_TOPIC,
+    MAX_REVIEWS,
+    NO_ROOM,
+    CutSizes,
+    ProposedCut,
+    Wish,
+    propose,
+)
 from foveal.core.engine.settings import EngineSettings, clips_within, result_limits
 from foveal.core.engine.state import AwaitedAnswer, EngineState, PastCalls
 from foveal.core.engine.unreadable_summaries import RecordWriter, Unreadable, refused_as_unreadable
 from foveal.core.log.events import (
+    BUDGET_SOURCE,
     DIALOGUE_TYPES,
     MEMORY_SOURCE,
     AnyFact,
+    BranchEnded,
     Compacted,
     CompactionFailed,
+    Dropped,
     Event,
     Expanded,
     Instructed,
@@ -61,17 +75,28 @@ from foveal.core.log.events import (
     Pinned,
     Reverted,
     Rewound,
+    Steered,
     ThinkingLeftOut,
     ToolReturned,
     Used,
+    parse_handle,
     text_of,
 )
-from foveal.core.models.budget import Budget, Caps
+from foveal.core.models.budget import Budget, Caps, reserve_for
 from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
+from foveal.core.models.spending import (
+    BudgetStatus,
+    SpendingLimit,
+    budget_statuses,
+    check_budgets,
+    estimate_request,
+    left_text,
+)
 from foveal.core.models.vocabulary import first_calibration
 from foveal.core.policies import Moment, Policy, decide, ladder
 from foveal.core.policies.ladder.mask import exceeds_media_limits
+from foveal.core.policies.moment import Decision
 from foveal.core.reduction import repeated_lines
 from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.tokens.calibration import NEVER_MEASURED, Calibration
@@ -84,6 +109,9 @@ from foveal.core.wire.overflow_errors import recognise_overflow, refused_encrypt
 _seq = attrgetter("seq")
 MAX_REDUCTIONS: Final = 5_000
 """Reductions for one request; a policy that needs more makes no progress."""
+PREPARED_PART: Final = 4
+"""From this part of the level at which a policy acts, each request reads some events for the next ledger. Most
+conversations end before that."""
 MAX_SEARCHED_ROOMS: Final = 2
 """In a history longer than this many rooms, new results are not searched for repeated lines: most of what they
 could refer to will be hidden."""
@@ -233,15 +261,21 @@ class Engine:
 
     def append(self, fact: AnyFact, *, at: float | None = None, limits: Limits | None = None) -> Event:
         """Record one fact. A tool result that exceeds its limits is recorded whole, followed by a `Clipped` fact; a
-        summary is followed by the failures of summarisers that should have written it. `limits` apply to this call
-        only and take precedence over those of the tool and the policy."""
+        summary is followed by the failures of summarisers that should have written it, and the end of a branch by
+        its fold. The last result of a step that calls `branch` or `return` is followed by what that asks for.
+        `limits` apply to this call only and take precedence over those of the tool and the policy."""
         event = Event(self.next_seq, fact, at)
+        fold = self._branch_fold(fact) if isinstance(fact, BranchEnded) else None
         folded_again = self.take_over(event)
         self._names_ahead.note(event)
         if isinstance(fact, ToolReturned) and not folded_again:
             self._clip(event, fact, limits)
             if self.view.late_results[-1:] == [event.seq]:
                 self.prefix_mover = self.prefix_mover or event
+            for asked in branches.asked_for(self.view, event):
+                self.append(asked, at=at)
+        if fold is not None:
+            self.append(fold, at=at)
         if isinstance(fact, Compacted):
             for failure in summariser_failures(fact):
                 self.append(failure, at=at)
@@ -278,6 +312,12 @@ class Engine:
         finally:
             self._expected_units = 0
 
+    def _branch_fold(self, ended: BranchEnded) -> Compacted | None:
+        terms, last = ladder.summary_terms(self.policy), self.next_seq - 1
+        return branches.branch_fold(
+            self.view, ended, self.budget(), terms, last=last, ratio=self.calibration.ratio
+        )
+
     def _account(self, event: Event, *, is_effective: bool = True) -> None:
         fact = event.fact
         if self.prefix_mover is None and may_move_prefix(fact):
@@ -309,7 +349,9 @@ class Engine:
         self._learned = _calibrate(self._learned, event, window=self.model.window)
         if isinstance(fact, Compacted | CompactionFailed):
             metrics = read_metrics(fact)
-            self.usage_totals = self.usage_totals.with_summary(metrics.cost, asked=metrics.asked)
+            self.usage_totals = self.usage_totals.with_summary(
+                metrics.cost, asked=metrics.asked, tokens=metrics.input + metrics.output, at=event.at
+            )
         if isinstance(fact, Overflowed | Used):
             self._apply_learned_limits()
 
@@ -377,6 +419,40 @@ class Engine:
         """Keep this many tokens free for the next answers; None: as many as the model may write."""
         self.caps = replace(self.caps, reserve=tokens)
 
+    def set_limit(self, limits: tuple[SpendingLimit, ...]) -> None:
+        """Allow the next requests to spend this much."""
+        self.caps = replace(self.caps, limit=limits)
+
+    def spending(self, *, at: float | None) -> tuple[BudgetStatus, ...]:
+        """Return the state of the spending limits before the next request, the one with the least left first."""
+        if not self.caps.limit:
+            return ()
+        tokens, reserve = self.calibration.tokens(self.total_units), reserve_for(self.model, self.caps)
+        estimate = estimate_request(self.model, tokens, self.usage_totals, reserve=reserve)
+        return budget_statuses(self.caps.limit, self.usage_totals, estimate, at=at)
+
+    def budget_facts(self, *, at: float | None) -> list[AnyFact]:
+        """Return the fact that tells the model how much is left, at the end of the next request; none if it is not
+        to be told, or was told the same before."""
+        text = left_text(self.spending(at=at)) if self.caps.tell_budget else ""
+        facts = (step.utterance.fact for step in reversed(self.view.permanent_steps))
+        told = (fact for fact in facts if isinstance(fact, Instructed) and fact.source == BUDGET_SOURCE)
+        newest = next(told, None)
+        if not text or (newest is not None and text_of(newest.content) == text):
+            return []
+        return [Instructed(content=text, source=BUDGET_SOURCE)]
+
+    def check_spending(self, *, at: float | None, sends: bool = True) -> None:
+        """Raise `BudgetExceeded` if the next request would exceed a spending limit. Without `sends`, raise it only
+        if nothing is left: then no summary is written for it either."""
+        advice = "raise it with `set_limit` or send a smaller request"
+        period_advice = f"{advice}, or wait for the next period"
+        name, statuses = self.model.name, self.spending(at=at)
+        price = f'pass `foveal.model("{name}", input_price=…, output_price=…)`, or set a limit in tokens'
+        check_budgets(
+            statuses, name, at=at, advice=advice, price_advice=price, period_advice=period_advice, sends=sends
+        )
+
     def budget(self) -> Budget:
         """Return the token budget of the next request by what is known now."""
         known = BudgetTerms(
@@ -395,26 +471,47 @@ class Engine:
         return budget
 
     def reduction_steps(
-        self, moment: Moment, *, at: float | None = None
-    ) -> Generator[Plan, CompactionOutcome | None, Budget]:
+        self, moment: Moment, *, at: float | None = None, is_reviewed: bool = False
+    ) -> Generator[Plan | ProposedCut, CompactionOutcome | Wish | None, Budget]:
         """Reduce until the next request fits, or raise `ContextOverflow`.
 
         Where the policy wants a summary, its plan is yielded and the outcome is sent back: the caller decides
-        whether a model or the ledger writes it. Does nothing without new events, whatever the clock says."""
+        whether a model or the ledger writes it. With `is_reviewed`, each of the first reductions is yielded before
+        it is made, and the wish of the caller's hook is sent back. Does nothing without new events, whatever the
+        clock says."""
         budget = self.budget()
         is_known = self._fitted_at is None and self.past_calls.is_reduced and self._fits(budget)
         if not moment.agreed and (is_known or self._fitted_at == (self.next_seq, budget)):
             return budget
         if not moment.may_exceed:
             check_irreducible(self.view, budget, self.calibration, self.policy)
-        if self.policy.compact:
+        if self.policy.compact and (self.policy.every_turns or self.view.units > budget.act // PREPARED_PART):
             self.ledger_index.prepare_newest(self.log, newest_hidden(self.view))
             self._names_ahead.read_some(self.view)
         refused = self.provider_limits.refusals > 0
         paused = self.compaction_health.is_paused and not moment.agreed
         moment = replace(moment, paused=paused, refused=refused)
+        reviews, focus = MAX_REVIEWS if is_reviewed else 0, ""
         for _ in range(MAX_REDUCTIONS):
             reduction = decide(self.view, budget, moment, self.policy)
+            if isinstance(reduction, Plan) and not reduction.focus and self.compaction_health.focus:
+                reduction = replace(reduction, focus=self.compaction_health.focus)
+            if reviews and _can_be_reviewed(reduction):
+                reviews -= 1
+                proposed = self._propose(reduction, budget, moment)
+                wish = yield proposed
+                assert isinstance(wish, Wish)
+                if wish.focus == focus or not isinstance(reduction, Plan):
+                    wish = wish._replace(focus="")  # recorded before, or nothing is written
+                self._record_wish(proposed, wish, moment.keep, at=at)
+                focus = wish.focus or focus
+                if wish.veto and not proposed.is_forced:
+                    break
+                if not moment.keep.issuperset(wish.keep):
+                    moment = replace(moment, keep=moment.keep.union(wish.keep))
+                    continue
+                if isinstance(reduction, Plan) and focus:
+                    reduction = replace(reduction, focus=focus)
             if reduction is None:
                 # What is left may have more tokens per unit than what was cut.
                 before, budget = budget, self.budget() if moment.cutting else budget
@@ -423,6 +520,7 @@ class Engine:
                 continue
             if isinstance(reduction, Plan):
                 outcome = yield reduction
+                assert not isinstance(outcome, Wish)
                 failed = reduction.reason == "room" and not isinstance(outcome, Compacted)
                 moment = replace(moment, compacted=True, record_failed=moment.record_failed or failed)
                 if outcome is not None:
@@ -447,15 +545,57 @@ class Engine:
         *,
         at: float | None = None,
         write: Callable[[Plan], CompactionOutcome | None] | None = None,
+        review: Callable[[ProposedCut], Wish] | None = None,
     ) -> Budget:
-        """Run `reduction_steps` with summaries by `write`, or else by the ledger from the log in memory."""
-        steps = self.reduction_steps(moment, at=at)
-        outcome: CompactionOutcome | None = None
+        """Run `reduction_steps` with summaries by `write`, or else by the ledger from the log in memory, and with a
+        `review` of each cut, if there is one."""
+        steps = self.reduction_steps(moment, at=at, is_reviewed=review is not None)
+        answer: CompactionOutcome | Wish | None = None
         try:
             while True:
-                outcome = (write or self.write_ledger)(steps.send(outcome))
+                asked = steps.send(answer)
+                if isinstance(asked, Plan):
+                    answer = (write or self.write_ledger)(asked)
+                else:
+                    assert review is not None
+                    answer = review(asked)
         except StopIteration as done:
             return cast(Budget, done.value)
+
+    def _propose(self, reduction: Decision, budget: Budget, moment: Moment) -> ProposedCut:
+        """Return a reduction as a hook sees it."""
+        assert reduction is not None
+        assert not isinstance(reduction, Reverted)
+        tokens = self.calibration.tokens
+        return propose(
+            self.view,
+            reduction,
+            moment=moment,
+            model=self.model,
+            sizes=CutSizes(tokens(self.total_units), self.available_tokens(budget), self.calibration.ratio),
+            is_forced=not self._fits(budget),
+        )
+
+    def _record_wish(
+        self, proposed: ProposedCut, wish: Wish, kept: frozenset[int], *, at: float | None
+    ) -> None:
+        """Record what a hook asked for. What it asked for before in the same cut, and is hidden all the same, could
+        not be kept."""
+        if wish.problem:
+            text = f"the hook failed, so the cut was made without it: {wish.problem}"
+            self.append(Noted(text=text, topic=HOOK_TOPIC), at=at)
+            return
+        hidden = {seq for event in proposed.events if (seq := parse_handle(event.handle)) is not None}
+        lost = hidden & kept & set(wish.keep)
+        keep = tuple(seq for seq in wish.keep if seq not in kept or seq in lost)
+        refused = NO_ROOM if lost or (wish.veto and proposed.is_forced) else ""
+        if not (keep or wish.focus or wish.veto):
+            return
+        fact = Steered(
+            by="hook", keep=keep, focus=wish.focus, veto=wish.veto, refused=refused, reason=proposed.reason
+        )
+        if not (self.log and self.log[-1].fact == fact):
+            self.append(fact, at=at)
 
     def check_fits(
         self, log: Sequence[Event], facts: Sequence[AnyFact], *, reduces: bool = True
@@ -483,6 +623,12 @@ class Engine:
         """Raise `ContextOverflow` if the request does not fit."""
         if not self._fits(budget):
             raise overflow_error(self.view, budget, self.calibration, self.policy)
+
+    def check_whole_fits(self) -> None:
+        """Raise `ContextOverflow` if the request would not fit with nothing reduced."""
+        budget = self.budget()
+        if self.unreduced_units > budget.hard:
+            raise whole_overflow_error(self.unreduced_units, budget, self.calibration)
 
     def _restart(self, log: list[Event]) -> Self:
         """Replace the log and fold it again; what was learned from the provider stays."""
@@ -525,7 +671,9 @@ class Engine:
     def plan_summary(self, *, reason: str, focus: str = "") -> Plan | NoPlan:
         """Return the range that a summary would replace now."""
         terms = ladder.summary_terms(self.policy)
-        return plan_range(self.view, self.budget(), terms, reason=reason, focus=focus)
+        budget, focus = self.budget(), focus or self.compaction_health.focus
+        with self.view.holding(ladder.high_steps(self.view, budget, self.policy)):
+            return plan_range(self.view, budget, terms, reason=reason, focus=focus)
 
     def paid_facts(self, first: int) -> list[AnyFact]:
         """Return the facts from `first` up to the last summary that a model was paid for, with its failures. They
@@ -610,6 +758,14 @@ class Engine:
         self.model = self.provider_limits.limit_model(self.model)
 
 
+def _can_be_reviewed(reduction: Decision) -> bool:
+    """Return whether a reduction hides anything that was shown: the end of an expansion is no cut, and the notice
+    for a late result hides nothing."""
+    if reduction is None or isinstance(reduction, Reverted):
+        return False
+    return not (isinstance(reduction, Dropped) and reduction.reason == "late")
+
+
 def _calibrate(calibration: Calibration, event: Event, *, window: int) -> Calibration:
     """Return what is known of the provider's counting after one more event. Reports of other models are ignored,
     so the log gives the same calibration whenever it is folded."""
@@ -630,6 +786,7 @@ def _calibrate(calibration: Calibration, event: Event, *, window: int) -> Calibr
         until=fact.until,
         unreduced=fact.unreduced,
         predicted=fact.predicted,
+        seq=event.seq,
     )
 
 

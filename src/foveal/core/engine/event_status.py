@@ -31,6 +31,7 @@ from foveal.core.log.events import (
     kind,
 )
 from foveal.core.log.ranges import is_within
+from foveal.core.policies.ladder.priorities import tool_priority
 from foveal.core.view.fold import EffectiveLog, effective_events
 from foveal.core.view.steps import (
     PASSED_RULE,
@@ -76,6 +77,10 @@ class EventStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The handle of the later message that replaces it, as `supersede` has recorded; "" if it still holds."""
     replaced_since: str = ""
     """The handle of the event that recorded that, for `undo`."""
+    priority: str = ""
+    """`low` or `high`, if reductions hide it before or after others; "" if not."""
+    priority_since: str = ""
+    """The handle of the event that recorded that, for `undo`; "" if it is the priority of its tool."""
 
 
 def event_statuses(engine: Engine, parts: Iterable[RequestPart]) -> Iterator[EventStatus]:
@@ -101,11 +106,23 @@ def _status(engine: Engine, event: Event, tokens: Mapping[int, int], *, is_effec
     unsent = unsent_status(event, is_effective=is_effective)
     if unsent is not None:
         return unsent
-    status = _status_of_message(view, event, tokens)
+    status = prioritised_status(engine, _status_of_message(view, event, tokens), event.seq)
     by = view.superseded.get(event.seq)
     if by is None:
         return status
     return replaced_status(status, by=by, since=view.superseded_since[event.seq])
+
+
+def prioritised_status(engine: Engine, status: EventStatus, seq: int) -> EventStatus:
+    """Return the status of the message `seq` with its priority."""
+    marked = engine.view.priorities.get(seq)
+    if marked is not None:
+        priority, since = marked[0], handle(marked[1])
+    else:
+        priority, since = tool_priority(engine.view, seq, engine.policy), ""
+    if priority == "normal":
+        return status
+    return msgspec.structs.replace(status, priority=priority, priority_since=since)
 
 
 def _status_of_message(view: View, event: Event, tokens: Mapping[int, int]) -> EventStatus:

@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from foveal.core.compaction.plan import NoPlan, Plan
+from foveal.core.compaction.summary_dialogue import MAX_FOCUS_CHARS
 from foveal.core.engine.engine import Engine
 from foveal.core.log.events import (
     LEFT_OUT_BY_CALLER,
@@ -30,8 +31,11 @@ from foveal.core.log.events import (
     Masked,
     ModelSaid,
     Pinned,
+    Prioritised,
+    Priority,
     Reverted,
     Rewound,
+    Steered,
     Superseded,
     ToolReturned,
     UserSaid,
@@ -39,12 +43,12 @@ from foveal.core.log.events import (
     handle,
     parse_handle,
 )
-from foveal.core.log.ranges import seqs_outside
+from foveal.core.log.ranges import Ranges, seqs_outside
 from foveal.core.models.budget import window_percent
 from foveal.core.policies.ladder.cut import has_enough_turns
 from foveal.core.policies.ladder.drop import hide_steps
 from foveal.core.view.fold import effective_events, effective_rewinds
-from foveal.core.view.steps import Step
+from foveal.core.view.steps import Step, hidden_ranges
 from foveal.core.view.view import View
 from foveal.core.wire.common import replace_surrogates
 from foveal.core.wire.safe_print import one_line
@@ -65,6 +69,7 @@ class OperationArguments(NamedTuple):
     text: str = ""
     event: Event | None = None
     by: Event | None = None
+    priority: str = ""
 
 
 # ── Helpers of undo and expand ─────────────────────────────────────────────────────────────────────────
@@ -150,10 +155,10 @@ def _records_edit(fact: AnyFact) -> bool:
 
 def _check_undo(event: Event, log: Sequence[Event]) -> None:
     """Raise `UnknownHandle` unless the event is effective and can be taken back."""
-    if not isinstance(event.fact, (*REDUCTIONS, Pinned, Superseded, Expanded, Rewound)):
+    if not isinstance(event.fact, (*REDUCTIONS, Pinned, Prioritised, Superseded, Expanded, Rewound)):
         raise UnknownHandle(
-            f"{event.handle} is not a reduction, an expansion, a pin, a supersession or a rewind, so there is "
-            "nothing to undo"
+            f"{event.handle} is not a reduction, an expansion, a pin, a mark, a supersession or a rewind, so there "
+            "is nothing to undo"
         )
     if _records_edit(event.fact):
         raise UnknownHandle(
@@ -162,6 +167,31 @@ def _check_undo(event: Event, log: Sequence[Event]) -> None:
     effective = effective_rewinds(log) if isinstance(event.fact, Rewound) else effective_events(log)
     if all(other.seq != event.seq for other in effective):
         raise UnknownHandle(f"{event.handle} was undone before, so there is nothing to undo")
+    cover = next((other for other in effective if _covers(other, event)), None)
+    if cover is not None:
+        raise UnknownHandle(
+            f"{event.handle} is covered by {cover.handle}, which hides all that it is about: "
+            f"undo {cover.handle} first"
+        )
+
+
+def _covers(summary: Event, event: Event) -> bool:
+    """Return whether a later summary hides all that a reduction is about, so that to undo it shows nothing."""
+    if not isinstance(summary.fact, Compacted) or summary.seq <= event.seq or summary.fact.takes_item_back:
+        return False
+    match event.fact:
+        case Clipped(target=target):
+            about: Ranges = ((target, target),)
+        case Masked(masks=masks):
+            about = tuple((mask.target, mask.target) for mask in masks)
+        case Dropped() | Compacted(takes_item_back=False) as fact:
+            about = hidden_ranges(fact)
+        case _:
+            return False
+    hidden = hidden_ranges(summary.fact)
+    return bool(about) and all(
+        any(low <= first and last <= high for low, high in hidden) for first, last in about
+    )
 
 
 def _undo_overflow(problem: ContextOverflow, target: Event, *, is_named: bool) -> ContextOverflow:
@@ -344,7 +374,7 @@ def _undo_facts(engine: Engine, log: Sequence[Event], given: OperationArguments)
     _check_undo(chosen, log)
     fact = Reverted(target=chosen.seq)
     if not isinstance(
-        chosen.fact, Pinned | Superseded | Expanded
+        chosen.fact, Pinned | Prioritised | Superseded | Expanded
     ):  # to take back one of these only makes room
         try:
             engine.check_fits(log, [fact], reduces=is_named)
@@ -367,6 +397,31 @@ def _expansion(log: Sequence[Event], seq: int) -> list[Expanded]:
     if not facts:
         raise UnknownHandle(f"{handle(seq)} hides nothing, so there is nothing to expand")
     return facts
+
+
+def _mark_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
+    """Return the fact that gives a message a priority. Raises `UnknownHandle` for what is no message."""
+    assert given.event is not None
+    fact, name = priority_fact(given.event.seq, given.priority), given.event.handle
+    if not isinstance(given.event.fact, UserSaid | ModelSaid | ToolReturned):
+        raise UnknownHandle(f"{name} is no message, so it has no priority; name what was said or returned")
+    if all(event.seq != given.event.seq for event in effective_events(log)):
+        raise UnknownHandle(f"{name} was rewound or undone, so it has no priority; see why({name!r})")
+    return [fact]
+
+
+def priority_fact(seq: int, priority: object) -> Prioritised:
+    """Return the fact that gives the event `seq` a priority; raises `BadSetting` for an unknown one."""
+    if priority not in get_args(Priority):
+        raise BadSetting("priority", priority, f"one of {', '.join(get_args(Priority))}")
+    return Prioritised(target=seq, priority=cast(Priority, priority))
+
+
+def focus_fact(text: str) -> Steered:
+    """Return the fact that says what the next summary or record keeps above all."""
+    if not isinstance(text, str) or len(text) > MAX_FOCUS_CHARS:
+        raise BadSetting("text", text, f"a text of at most {MAX_FOCUS_CHARS:,} characters")
+    return Steered(by="user", focus=replace_surrogates(text.strip()))
 
 
 def plan_manual_compaction(engine: Engine, focus: str) -> Plan:
@@ -412,8 +467,8 @@ def compaction_handle(outcome: Event) -> str:
 
 # ── The table ──────────────────────────────────────────────────────────────────────────────────────────
 
-OperationName: TypeAlias = Literal["undo", "expand", "pin", "supersede", "drop", "compact"]
-ArgumentName: TypeAlias = Literal["event", "by", "text", "focus"]
+OperationName: TypeAlias = Literal["undo", "expand", "pin", "mark", "supersede", "drop", "compact"]
+ArgumentName: TypeAlias = Literal["event", "by", "text", "focus", "priority"]
 Decide: TypeAlias = Callable[[Engine, Sequence[Event], OperationArguments], list[AnyFact]]
 
 
@@ -429,6 +484,8 @@ class OperationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """For `supersede`: the handle of the later message."""
     focus: str = ""
     """For `compact`: what to keep above all."""
+    priority: str = ""
+    """For `mark`: `low`, `normal` or `high`."""
 
 
 class Argument(NamedTuple):
@@ -487,6 +544,8 @@ class Operation(NamedTuple):
         handles = [argument.name for argument in self.arguments if argument.is_handle]
         text = next((argument.name for argument in self.arguments if not argument.is_handle), None)
         is_handle = line.startswith(("e", "#e")) and parse_handle(line) is not None
+        if all(argument.is_required for argument in self.arguments):
+            handles, text = [argument.name for argument in self.arguments], None
         if text is not None and not (handles and is_handle):
             fields, is_complete = {text: line}, bool(line)
         else:
@@ -503,7 +562,8 @@ class Operation(NamedTuple):
         found = {}
         for argument in self.arguments:
             value: str = getattr(asked, argument.name)
-            value = value.strip() if argument.is_handle else "" if asked.event.strip() else value
+            is_instead = not argument.is_handle and not argument.is_required  # a text instead of an event
+            value = value.strip() if not is_instead else "" if asked.event.strip() else value
             if argument.is_required and argument.name == "event" and not value:
                 raise UnknownHandle(f"{self.name} needs the handle of an event, such as e12")
             if value or argument.is_required:
@@ -516,6 +576,7 @@ class Operation(NamedTuple):
         values = {
             "event": asked.event.strip(),
             "by": asked.by.strip(),
+            "priority": asked.priority.strip(),
             "text": one_line(asked.text, width=60),
             "recorded": "",
             "named": "",
@@ -573,6 +634,20 @@ _TABLE: Final = (
         ),
         summary="Keep a rule in every request.",
         phrase="pin something",
+    ),
+    Operation(
+        name="mark",
+        arguments=(_EVENT, Argument("priority", "priority", is_required=True)),
+        done=Sentences(
+            "{event} has {priority} priority; undo {recorded} takes that back",
+            "{event} has {priority} priority in the next cut",
+        ),
+        decide=_mark_facts,
+        usage="HANDLE PRIORITY",
+        help="say when a message is hidden: low before all others, high last of all",
+        missing="/mark needs a handle and a priority: low, normal or high",
+        summary="Say when a message is hidden: before all others, or last of all.",
+        phrase="mark something",
     ),
     Operation(
         name="supersede",

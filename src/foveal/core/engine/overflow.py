@@ -290,6 +290,22 @@ def overflow_error(
         problem = _too_much_media(view, budget)
     else:
         problem = "; ".join(_too_many_tokens(view, budget, calibration, policy, units=units))
+    return _error(problem, budget, calibration, units=units, floor=units - droppable)
+
+
+def whole_overflow_error(units: int, budget: Budget, calibration: Calibration) -> ContextOverflow:
+    """Return the error for a history of `units` that the provider shall compact, and that it cannot read whole."""
+    problem = (
+        f"{_sizes(budget, calibration, units=units)}; the provider compacts only what it can read whole: ask for "
+        "the compaction earlier, raise `window`, or leave out the `compaction_trigger`, and Foveal reduces it"
+    )
+    return _error(problem, budget, calibration, units=units, floor=units)
+
+
+def _error(
+    problem: str, budget: Budget, calibration: Calibration, *, units: int, floor: int
+) -> ContextOverflow:
+    """Return the error for messages of `units`, of which no reduction leaves less than `floor`."""
     margin, capped = _unused_tokens(budget, calibration)
     return ContextOverflow(
         problem,
@@ -299,7 +315,18 @@ def overflow_error(
         reserve=budget.reserve,
         margin=margin,
         capped=capped,
-        floor=calibration.tokens(units + budget.fixed - droppable),
+        floor=calibration.tokens(floor + budget.fixed),
+    )
+
+
+def _sizes(budget: Budget, calibration: Calibration, *, units: int) -> str:
+    """Return what messages of `units` need, and what is available."""
+    margin, capped = _unused_tokens(budget, calibration)
+    cap = f" − {capped:,} for {budget.limited_by}" if capped else ""
+    return (
+        f"context needs {calibration.tokens(units + budget.fixed):,} tokens but "
+        f"{available_tokens(budget, calibration):,} are available "
+        f"(window {budget.window:,} − reserve {budget.reserve:,} − margin {margin:,}{cap})"
     )
 
 
@@ -334,12 +361,7 @@ def _too_many_tokens(
 ) -> Iterator[str]:
     tokens = calibration.tokens
     latest, needed = view.latest_user, calibration.tokens(units + budget.fixed)
-    margin, capped = _unused_tokens(budget, calibration)
-    cap = f" − {capped:,} for {budget.limited_by}" if capped else ""
-    yield (
-        f"context needs {needed:,} tokens but {available_tokens(budget, calibration):,} are available "
-        f"(window {budget.window:,} − reserve {budget.reserve:,} − margin {margin:,}{cap})"
-    )
+    yield _sizes(budget, calibration, units=units)
     if policy.ladder == "off":
         yield 'policy "off" reduces nothing: choose another, or start a new session'
     elif budget.fixed and tokens(budget.fixed) * 2 > budget.available:

@@ -30,6 +30,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.models.budget import Budget, apportion, window_percent, window_share
 from foveal.core.models.cost import cost_text
+from foveal.core.models.spending import BudgetStatus
 from foveal.core.policies import Policy
 from foveal.core.policies.ladder.cut import has_enough_turns, turns_since_summary
 from foveal.core.view.request import ReducedCounts
@@ -113,6 +114,8 @@ CATEGORIES: Final = (
 )
 MAX_CARD_STATEMENTS: Final = 5
 """Statements of the user that the printed report lists."""
+MAX_CARD_PRIORITIES: Final = 5
+"""Messages of each priority that the printed report names."""
 MAX_ESTIMATED_SHARE: Final = 0.25
 """Share of the next request that may be new since the newest report when its size counts as measured."""
 
@@ -268,6 +271,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     saved: float | None
     """Estimate of the dollars saved compared with sending everything each time with an ideal cache; None if it is
     known of no call."""
+    budgets: tuple[BudgetStatus, ...]
+    """The spending limits and what is left of each, the one with the least left first."""
     question: str
     """The question to ask the user in mode `confirm`; "" when there is nothing to ask."""
     notice: str
@@ -290,6 +295,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What had to be repaired so that the provider accepts the request."""
     events: tuple[EventStatus, ...]
     """The events in memory: the whole log, or in a session those that the view needs."""
+
+    @property
+    def budget(self) -> BudgetStatus | None:
+        """The spending limit of which the least is left; None without a limit."""
+        return self.budgets[0] if self.budgets else None
 
     @property
     def used_share(self) -> float:
@@ -334,8 +344,10 @@ def report(
     breaks: Sequence[PrefixBreak],
     statements: Sequence[UserStatement] = (),
     with_events: bool = True,
+    at: float | None = None,
 ) -> Report:
-    """Return the report of a conversation; `fitted` and `breaks` are those of its `SentRequests`."""
+    """Return the report of a conversation at the time `at`; `fitted` and `breaks` are those of its
+    `SentRequests`."""
     budget, calibration = engine.budget(), engine.calibration
     view, usage = engine.view, engine.usage_totals
     parts = request_parts(engine)
@@ -375,6 +387,7 @@ def report(
         spent=usage.spent,
         unknown_calls=usage.unknown_calls,
         saved=usage.saved,
+        budgets=engine.spending(at=at),
         question=question,
         notice=limit_notice(engine, totals, turn_tokens or 0, left=limit - used, seen=seen)
         if question
@@ -536,6 +549,17 @@ def reduced_texts(report: Report) -> list[str]:
     return [f"{count:,} {level}" for level, count in counts.items() if count]
 
 
+def priorities_line(report: Report) -> str:
+    """Return which messages have a priority, such as `high priority: e3 · low priority: e9`; "" if none has."""
+    named: list[str] = []
+    for priority in ("high", "low"):
+        found = [event.handle for event in report.events if event.priority == priority]
+        more = f" and {len(found) - MAX_CARD_PRIORITIES:,} more" if len(found) > MAX_CARD_PRIORITIES else ""
+        if found:
+            named.append(f"{priority} priority: {', '.join(found[:MAX_CARD_PRIORITIES])}{more}")
+    return " · ".join(named)
+
+
 def breaks_text(report: Report) -> str:
     """Return how many requests began differently from the one before, and what moved the last one's prefix."""
     count, fitted = len(report.breaks), report.fitted
@@ -574,6 +598,8 @@ def _card_lines(report: Report) -> Iterable[str]:
         yield f"  {tools_line(report)}"
     if report.reduced:
         yield f"  {', '.join(reduced_texts(report))}"
+    if line := priorities_line(report):
+        yield f"  {line}"
     for summary in report.summaries:
         sizes = (
             f"{summary.measures.before:,} → {summary.measures.after:,} tokens"
@@ -592,6 +618,7 @@ def _card_lines(report: Report) -> Iterable[str]:
         yield f"  thinking blocks that the provider left out of the last call: {report.dropped_thinking:,}"
     if report.cache_miss:
         yield f"  cache miss in the last call, says the provider: {report.cache_miss}"
+    yield from (f"  budget: {budget}" for budget in report.budgets)
     if report.spent or report.saved:
         yield f"  cost: {cost_text(report.spent, report.unknown_calls, report.saved)}"
     for repair in report.repairs:

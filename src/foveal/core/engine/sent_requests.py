@@ -64,6 +64,13 @@ class SentRequests:
             self.breaks.append(self._break(engine, moved, _units_from(engine, moved)))
         engine.request_sent()
 
+    def add_whole(self, engine: Engine) -> None:
+        """Record that the whole history was sent, so that the provider compacts it, and not what the view shows.
+        The next request is compared with the one before."""
+        units = engine.unreduced_units + engine.fixed_units
+        tokens = engine.calibration.tokens(units)
+        self.last = SentSize(units=units, tokens=tokens, unreduced_units=units, until=engine.next_seq)
+
     def _break(self, engine: Engine, moved: Step | None, behind: int) -> PrefixBreak:
         mover, cause, why = engine.prefix_mover, "", ""
         if mover is not None:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from foveal.core.log.events import Clipped, Event, Opened, Text, ToolReturned, extras, raw
 from foveal.core.models.budget import Caps, check_whole_number, reserve_for
 from foveal.core.models.model import Model, model
+from foveal.core.models.spending import LimitText
 from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies import Policy, policy
 from foveal.core.policies.presets import PRESETS, PresetName
@@ -99,6 +100,14 @@ class SettingArguments(TypedDict, total=False):
     """Most encoded bytes of images, audio and files in a request. Default: 20,000,000."""
     tokenizer: str | Counter
     """The name of a vocabulary, `"auto"`, `"estimate"`, or a counter. Default: `"auto"`."""
+    limit: LimitText | None
+    """Most dollars or tokens that the conversation may use, such as `"5 USD"`, `"2M tokens per day"`, or several; a
+    number is dollars. `fit` raises `BudgetExceeded` for a request that would exceed it. Default: no limit.
+    """
+    tell_budget: bool
+    """Whether the model is told how much of `limit` is left: a line at the end of the request, whenever another
+    half, quarter, tenth, twentieth or fiftieth is reached. Default: False.
+    """
     binds_thinking: bool | None
     """Whether the provider refuses thinking once anything before it has changed. Then requests leave it out.
     Default: what is known of the model.
@@ -273,7 +282,10 @@ def settings_to_save(resolved: EngineSettings, given: SettingArguments) -> dict[
     has them: those that differ from the defaults, and that JSON can hold."""
     caps: dict[str, Any] = msgspec.to_builtins(resolved.caps)
     saved = {name: value for name, value in caps.items() if name in SettingArguments.__annotations__}
-    if resolved.policy != PRESETS.get(cast(PresetName, resolved.policy.name)):
+    if resolved.caps.limit:
+        saved["limit"] = [str(limit) for limit in resolved.caps.limit]
+    # The values of a class of the application's own would be a policy that decides something else.
+    if not resolved.policy.is_own and resolved.policy != PRESETS.get(cast(PresetName, resolved.policy.name)):
         saved["policy"] = resolved.policy.values()
     if (output := given.get("max_output_tokens")) is not None:
         saved["max_output_tokens"] = output
@@ -313,6 +325,13 @@ def changed_settings(before: EngineSettings, now: EngineSettings, *, given: Coll
     ]
 
 
+def lost_policy(before: Opened, now: Policy, *, given: Collection[str]) -> str:
+    """Return the name of the policy of the application's own that a log was recorded with, if the caller has not
+    `given` one and another policy is used; "" if nothing is lost."""
+    is_lost = before.policy not in {"", now.name, *PRESETS} and "policy" not in given
+    return before.policy if is_lost else ""
+
+
 _ALWAYS_TOLD: Final = frozenset({"model", "policy", "window", "reserve"})
 
 
@@ -320,6 +339,7 @@ def _told_settings(settings: EngineSettings) -> dict[str, Any]:
     """Return the values that are in effect, by the names of the settings."""
     model, caps = settings.model, settings.caps
     limits = {name: getattr(caps, name) for name in Caps.__struct_fields__ if name != "reserve"}
+    limits["limit"] = ", ".join(map(str, caps.limit)) or "none"
     return {
         "model": model.name,
         "policy": settings.policy.name,

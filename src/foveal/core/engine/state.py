@@ -40,7 +40,9 @@ from foveal.core.log.events import (
     Noted,
     Opened,
     Overflowed,
+    Prioritised,
     SnapshotTaken,
+    Steered,
     Superseded,
     ThinkingLeftOut,
     ToolReturned,
@@ -114,7 +116,7 @@ class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         calls = self._after_call(event, units)
         if units:
             calls = replace(calls, said=said)
-        if isinstance(fact, Noted | SnapshotTaken | CompactionFailed):
+        if isinstance(fact, Noted | SnapshotTaken | CompactionFailed | Prioritised | Steered):
             return calls
         is_reduced = _is_reduction_of_a_policy(fact)
         return calls if is_reduced is calls.is_reduced else replace(calls, is_reduced=is_reduced)
@@ -185,7 +187,7 @@ class PastCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def _is_reduction_of_a_policy(fact: AnyFact) -> bool:
     if not may_move_prefix(fact) or isinstance(fact, Equipped | Instructed | Superseded | ThinkingLeftOut):
         return False
-    return not (isinstance(fact, Compacted) and fact.reason == "hand")
+    return not (isinstance(fact, Compacted) and fact.reason in ("hand", "asked"))
 
 
 class EngineState(

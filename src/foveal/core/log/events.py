@@ -28,12 +28,15 @@ __all__ = [
     "REDUCTIONS",
     "AnyFact",
     "AnyPart",
+    "BranchEnded",
+    "Branched",
     "Call",
     "Clipped",
     "Compacted",
     "CompactionFailed",
     "Content",
     "Dialect",
+    "DialectName",
     "Dropped",
     "Equipped",
     "Erased",
@@ -55,10 +58,13 @@ __all__ = [
     "Overflowed",
     "Part",
     "Pinned",
+    "Prioritised",
+    "Priority",
     "Reduction",
     "Reverted",
     "Rewound",
     "SnapshotTaken",
+    "Steered",
     "Superseded",
     "Text",
     "Thinking",
@@ -88,9 +94,15 @@ ATTACHED_MARK: Final = "[foveal: attached "
 """How the text of a file begins that the user attached to a message."""
 MEMORY_SOURCE: Final = "foveal:memory"
 """The source of the instructions that show what a memory holds. It is no path, so no file has it."""
+BUDGET_SOURCE: Final = "foveal:budget"
+"""The source of a text that says how much of a spending limit is left."""
 
+Priority: TypeAlias = Literal["low", "normal", "high"]
+"""When a reduction hides a message: `low` goes first, and `high` last of all that may go."""
 Dialect: TypeAlias = Literal["", "openai_chat", "openai_responses", "anthropic", "gemini", "bedrock"]
 """The dialect of the opaque fields of a fact; "" when it has none."""
+DialectName: TypeAlias = Literal[Dialect, "openai", "responses"]
+"""A dialect as an argument: `openai` is another name of `openai_chat`, `responses` of `openai_responses`."""
 
 
 # ── Parts of a message ────────────────────────────────────────────────────────────────────────────
@@ -472,6 +484,48 @@ class Pinned(Fact, frozen=True, tag="pinned"):
     """Whether the step that begins with `target` is shown as it was said, whatever reduced or hid it before."""
 
 
+class Prioritised(Fact, frozen=True, tag="prioritised"):
+    """When reductions hide a message: before others, or after them. The request is as it was.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Prioritised(target=5, priority="low")
+        ```
+    """
+
+    target: int
+    """The seq of the message. A result is meant alone, a message of the model with its results."""
+    priority: Priority
+    """The priority; `normal` takes an earlier one back, and that of the tool."""
+
+
+class Steered(Fact, frozen=True, tag="steered"):
+    """The user, a hook or the model decided about the next cut. The request is as it was.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Steered(by="hook", keep=(41,), focus="the migration", reason="tokens")
+        ```
+    """
+
+    by: Literal["user", "hook", "model"]
+    """Who decided."""
+    keep: tuple[int, ...] = ()
+    """The events whose steps the cut leaves as they are."""
+    focus: str = ""
+    """What the record or the summary keeps above all. That of the user is for the next one that is written."""
+    veto: bool = False
+    """Whether the cut was not to be made."""
+    refused: str = ""
+    """Why `keep` or `veto` was not followed; "" if it was."""
+    reason: str = ""
+    """The trigger of the cut; of the model, why it asked."""
+
+
 class Superseded(Fact, frozen=True, tag="superseded"):
     """What the user said in one message no longer holds, because of a later one.
 
@@ -584,6 +638,48 @@ class SnapshotTaken(Fact, frozen=True, tag="snapshot_taken"):
     """The state as JSON."""
     label: str = ""
     """The name of the snapshot."""
+
+
+class Branched(Fact, frozen=True, tag="branched"):
+    """A branch began: a part of the work that will be folded to its result.
+
+    The messages after this event belong to the branch until a `BranchEnded` names it. The view does not change.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.Branched(task="Find the failing test.")
+        ```
+    """
+
+    task: str
+    """What the branch is to find out or to do."""
+    is_joined: bool = False
+    """Whether its messages come from another context, so that none of them is the user's own."""
+
+
+class BranchEnded(Fact, frozen=True, tag="branch_ended"):
+    """A branch ended, and with it those that began inside. The `Compacted` that follows folds it.
+
+    Examples:
+        ```python
+        from foveal import events
+
+        fact = events.BranchEnded(branch=12, result="test_dates.py fails: the bound is wrong.")
+        ```
+    """
+
+    branch: int
+    """The seq of its `Branched`."""
+    result: str = ""
+    """What came of it."""
+    source: Literal["given", "model", "error"] = "given"
+    """Where the result comes from: it was given, it is the last text of the model, or it says what failed."""
+    keep: tuple[int, ...] = ()
+    """Events inside whose steps stay in view."""
+    by_code: bool = False
+    """Whether code ended it, not a call of `return`: an edit of the messages inside does not open it again."""
 
 
 class Erased(Fact, frozen=True, tag="erased"):
@@ -717,6 +813,8 @@ class Masked(Fact, frozen=True, tag="masked"):
 
 LEFT_OUT_BY_CALLER: Final = "caller"
 """The reason of a drop that the caller's own sliding window made."""
+BRANCH: Final = "branch"
+"""The reason, the author and the rule of a `Compacted` that folds a branch."""
 UNREADABLE: Final = "unreadable"
 """The reason of a `Compacted` that takes the place of a provider's summary, because the model cannot read it."""
 
@@ -783,13 +881,13 @@ class Compacted(Fact, frozen=True, tag="compacted"):
     dialect: Dialect = ""
     """The dialect of `native`."""
     by: str = ""
-    """The author: the name of a model, or `ledger`."""
+    """The author: the name of a model, `ledger`, or `branch`."""
     metrics: Raw | UnsetType = UNSET
     """Measurements of the compaction (`foveal.core.compaction.health`)."""
     reason: str = ""
     """The trigger: `tokens`, `turns`, `messages`, `hand` (requested by the user), `overflow`, `model`,
-    `merge`, `room` (the request would not fit otherwise), `price` (a smaller request costs less) or `unreadable`
-    (the model cannot read the summary of another one)."""
+    `merge`, `room` (the request would not fit otherwise), `price` (a smaller request costs less), `asked` (by the
+    model), `branch` (the end of a branch) or `unreadable` (the model cannot read the summary of another one)."""
     rule: str = ""
     """The rule that decided it."""
     written_from: tuple[tuple[int, int], ...] = ()
@@ -964,10 +1062,14 @@ Known: TypeAlias = (
     | ToolReturned
     | ForeignSummary
     | Pinned
+    | Prioritised
+    | Steered
     | Superseded
     | Noted
     | Used
     | SnapshotTaken
+    | Branched
+    | BranchEnded
     | Erased
     | Marked
     | Clipped

@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from foveal.core.models.model import Model
+from foveal.core.models.spending import SpendingLimit, read_limits
 from foveal.core.tokens.calibration import Calibration
 from foveal.errors import BadSetting
 
@@ -54,6 +55,10 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Images in one request; with 0, only those of the latest message are shown."""
     max_media_bytes: int = 20_000_000
     """Encoded bytes of images, audio and files in one request."""
+    limit: tuple[SpendingLimit, ...] = ()
+    """Most dollars or tokens that the conversation may use; given as texts or numbers of dollars."""
+    tell_budget: bool = False
+    """Whether the model is told how much is left."""
 
     def __post_init__(self) -> None:
         for field in ("reserve", "max_input_tokens", "max_history_tokens"):
@@ -64,27 +69,49 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             check_whole_number(field, getattr(self, field), least=0)
         if self.margin is not None:
             check_share("margin", self.margin, most=0.9)
+        msgspec.structs.force_setattr(self, "limit", read_limits(self.limit))
+        if not isinstance(self.tell_budget, bool):
+            raise BadSetting("tell_budget", self.tell_budget, "True or False")
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """The token budget of one request."""
+    """The token budget of one request.
+
+    Units are tokens as Foveal counts them, before the count is corrected by what the provider reports.
+
+    Examples:
+        ```python
+        from foveal.policies import Budget
+
+        def is_over(units: int, budget: Budget) -> bool:
+            return units > budget.hard
+        ```
+    """
 
     window: int
+    """The model's context window in tokens."""
     reserve: int
+    """Tokens that are left free for the answer."""
     margin: int
+    """Tokens that are left free because counts are not exact."""
     available: int
     """Tokens that the whole input may take."""
     fixed: int
     """Units of tools and of system text beside the messages."""
     warn: int
+    """Units above which the report warns."""
     act: int
+    """Units above which the policy acts."""
     hard: int
     """The most units that the messages may take."""
     limited_by: str = ""
     """The limit that leaves less than window − reserve − margin; "" if none does."""
     max_messages: int = 0
+    """Messages that a request may have; 0 is no limit."""
     max_images: int = 0
+    """Images that a request may have; 0 is no limit."""
     max_media_bytes: int = 0
+    """Bytes of media that a request may have; 0 is no limit."""
 
 
 def check_whole_number(field: str, value: object, *, least: int = 0, most: int = MAX_WINDOW_TOKENS) -> int:

@@ -6,7 +6,8 @@ estimate of what was saved. What is not known is never shown as zero.
 
 from __future__ import annotations
 
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -16,6 +17,36 @@ from foveal.core.models.model import Model
 
 SMALLEST_SHOWN_DOLLARS: Final = 0.0001
 """A saving below this is not shown."""
+
+
+Period: TypeAlias = Literal["", "hour", "day", "month"]
+"""A period in UTC; "" is all time."""
+PERIODS: Final[tuple[Period, ...]] = ("hour", "day", "month")
+
+
+def period_start(at: float, per: Period) -> float:
+    """Return when the period of a time began, in seconds since 1970; 0 for all time."""
+    if not per:
+        return 0.0
+    whole = datetime.fromtimestamp(at, UTC).replace(minute=0, second=0, microsecond=0)
+    if per != "hour":
+        whole = whole.replace(hour=0, day=1 if per == "month" else whole.day)
+    return whole.timestamp()
+
+
+class PeriodUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was used in a period. The field names are stored in checkpoints."""
+
+    start: float = 0.0
+    """When the period began, in seconds since 1970."""
+    dollars: float = 0.0
+    """Dollars of the calls whose price is known."""
+    tokens: int = 0
+    """Tokens that models read and wrote, also for summaries."""
+    unreported: int = 0
+    """Calls without reported usage."""
+    unpriced: int = 0
+    """Calls with reported usage whose price is unknown."""
 
 
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,6 +87,10 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     saved: float | None = 0.0
     """Estimate of the dollars saved against sending the whole history each time with an ideal cache, for the calls
     whose price is known; None if it is known of none."""
+    summary_tokens: int = 0
+    """Tokens that models read and wrote for summaries."""
+    periods: tuple[PeriodUsage, ...] = ()
+    """What was used in the newest hour, day and month with a call; empty if no event has a time."""
     last: Used | None = None
     """The newest report. The size of the context is that of the last call, not a sum."""
 
@@ -88,32 +123,87 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         if newest is self.newest:
             return self
         told = msgspec.structs.replace(self, newest=newest, calls=self.calls + is_new)
+        told = told._in_periods(event.at, unreported=int(is_new))
         if isinstance(fact, Used):
-            return told._with_usage(fact, model)
+            return told._with_usage(fact, model, at=event.at)
         if not is_new or self.reported:
             return told
         return msgspec.structs.replace(told, spent=self.spent or None, saved=self.saved or None)
 
-    def with_summary(self, cost: float | None, *, asked: int) -> UsageTotals:
+    def with_summary(
+        self, cost: float | None, *, asked: int, tokens: int = 0, at: float | None = None
+    ) -> UsageTotals:
         """Return the totals with the cost of a summary.
 
         Args:
             cost: Dollars of the summary; None when a price is unknown.
             asked: Requests to models; with 0 nothing is added.
+            tokens: Tokens that models read and wrote for it.
+            at: When it was recorded; None if that is not known.
         """
         if not asked:
             return self
         spent, unpriced = self._with_cost(cost)
-        return msgspec.structs.replace(self, spent=spent, unpriced=unpriced)
+        return msgspec.structs.replace(
+            self._in_periods(at, dollars=cost, tokens=tokens, unpriced=int(cost is None)),
+            spent=spent,
+            unpriced=unpriced,
+            summary_tokens=self.summary_tokens + tokens,
+        )
 
-    def _with_usage(self, used: Used, model: Model) -> UsageTotals:
+    def in_period(self, per: Period, at: float | None) -> PeriodUsage:
+        """Return what was used in the period of a time.
+
+        Args:
+            per: The period; "" is all time.
+            at: A time in seconds since 1970; None returns nothing used for a period.
+        """
+        if not per:
+            return PeriodUsage(
+                dollars=0.0 if self.spent is None else self.spent,  # the unknown calls are counted below
+                tokens=self.input + self.cache_read + self.cache_write + self.output + self.summary_tokens,
+                unreported=self.calls - self.reported,
+                unpriced=self.unpriced,
+            )
+        start = 0.0 if at is None else period_start(at, per)
+        found = self.periods[PERIODS.index(per)] if self.periods else PeriodUsage()
+        return found if found.start == start else PeriodUsage(start=start)
+
+    def _in_periods(
+        self,
+        at: float | None,
+        *,
+        dollars: float | None = None,
+        tokens: int = 0,
+        unreported: int = 0,
+        unpriced: int = 0,
+    ) -> UsageTotals:
+        """Return the totals with what was used at a time added to its hour, day and month."""
+        if at is None:
+            return self
+        before = (self.in_period(per, at) for per in PERIODS)
+        periods = tuple(
+            PeriodUsage(
+                start=one.start,
+                dollars=one.dollars + (dollars or 0.0),
+                tokens=one.tokens + tokens,
+                unreported=max(0, one.unreported + unreported),
+                unpriced=one.unpriced + unpriced,
+            )
+            for one in before
+        )
+        return msgspec.structs.replace(self, periods=periods)
+
+    def _with_usage(self, used: Used, model: Model, *, at: float | None) -> UsageTotals:
         """Return the totals with the usage of a call."""
         actual = _prompt_cost(used, model)
         answer = model.cost(output=used.output)
         for other in used.others:
             answer = _plus(answer, _plus(_prompt_cost(other, model), model.cost(output=other.output)))
-        ideal = self._ideal(used, model)
-        spent, unpriced = self._with_cost(_plus(actual, answer))
+        ideal, cost = self._ideal(used, model), _plus(actual, answer)
+        spent, unpriced = self._with_cost(cost)
+        tokens = sum(one.prompt + one.output for one in used.billed)
+        counted = self._in_periods(at, dollars=cost, tokens=tokens, unreported=-1, unpriced=int(cost is None))
         return UsageTotals(
             calls=self.calls,
             reported=self.reported + 1,
@@ -125,6 +215,8 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             output=self.output + sum(one.output for one in used.billed),
             reasoning=self.reasoning + sum(one.reasoning for one in used.billed),
             spent=spent,
+            summary_tokens=self.summary_tokens,
+            periods=counted.periods,
             saved=_sum_of_known(self.saved, None if actual is None or ideal is None else ideal - actual),
             last=used,
         )

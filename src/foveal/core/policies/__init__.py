@@ -1,19 +1,21 @@
 """Policies: `(view, budget, moment) -> Reduction | None`, pure.
 
-A preset is a set of values for one of the policies (`foveal.core.policies.presets`).
+A preset is a set of values for one of the policies (`foveal.core.policies.presets`). A policy of the application's
+own is a class (`own_policy`) that sees the view through `policy_view`.
 """
 
 from __future__ import annotations
 
-from typing import Final, assert_never
+from typing import Final
 
 from msgspec.structs import replace
 
 from foveal.core.compaction.plan import Plan
-from foveal.core.log.events import Dropped, Reverted
+from foveal.core.log.events import Dropped, Masked, Reverted
 from foveal.core.models.budget import Budget
 from foveal.core.policies import economy, ladder, simple
 from foveal.core.policies.moment import Decision, Moment
+from foveal.core.policies.own_policy import decide_own
 from foveal.core.policies.presets import PRESETS, Policy, policy
 from foveal.core.reduction import repeated_lines
 from foveal.core.view.view import View
@@ -42,6 +44,48 @@ def decide(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decisi
     named = ladder.name_late_results(view, policy)
     if named is not None:
         return named
+    chosen = _decide_in_mode(view, budget, moment, policy)
+    if moment.keep or ladder.has_priorities(view, policy):
+        return _decide_by_priority(chosen, view, budget, moment, policy)
+    return chosen
+
+
+def _decide_by_priority(
+    chosen: Decision, view: View, budget: Budget, moment: Moment, policy: Policy
+) -> Decision:
+    """Return what the policy does if it leaves alone what is to be kept and what has high priority. `chosen` is
+    what it does without that, which is done if nothing else helps.
+
+    1. If results of low priority are a fifth of a request that is due for a cut, and it fits without them, only
+       they go. Else they go with the cut, or after it.
+    2. If the request fits, what is held back stays. If not, messages of high priority are released before user
+       messages and summaries, and what is to be kept at the very end."""
+    is_due = view.units > budget.act
+    if policy.mask and isinstance(chosen, Plan | Dropped | Masked) and is_due:
+        low, saved = ladder.mask_low_results(view, policy)
+        if saved >= view.units * ladder.MIN_FREED_SHARE and view.units - saved <= budget.act:
+            return low
+    if chosen is None:
+        goes_after = moment.cutting and (policy.is_own or policy.ladder in ("summary", "plain"))
+        return ladder.mask_low_results(view, policy)[0] if goes_after else None
+    is_forced = (
+        view.units > budget.hard
+        or ladder.exceeds_media_limits(view, budget)
+        or 0 < budget.max_messages < len(view.seqs)
+    )
+    kept = [found[0] for seq in sorted(moment.keep) if (found := view.find(seq)) is not None]
+    holding = replace(moment, holds=True)
+    for held in ([*kept, *ladder.high_steps(view, budget, policy)], kept):
+        if not held:
+            continue
+        with view.holding(held):
+            gentler = _decide_in_mode(view, budget, holding, policy)
+        if gentler is not None or not is_forced:
+            return gentler
+    return chosen
+
+
+def _decide_in_mode(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
     if policy.mode != "confirm":
         return _decide_alone(view, budget, moment, policy)
     # The number of messages is a matter of memory, about which the user was not asked.
@@ -62,7 +106,7 @@ def _decide_alone(view: View, budget: Budget, moment: Moment, policy: Policy) ->
     if moment.refused and view.units > budget.hard:
         chosen = simple.decide_after_overflow(view, budget, moment, policy)
     else:
-        chosen = _choose(view, budget, moment, policy)
+        chosen = decide_own(view, budget, moment, policy)
     chosen = (
         chosen
         or ladder.limit_messages(view, budget, moment, policy)
@@ -107,6 +151,13 @@ def _with_rule(chosen: Decision, end: str) -> Decision:
 
 def foresee(view: View, budget: Budget, moment: Moment, policy: Policy) -> Plan | None:
     """Return the plan of a summary that will be needed soon: written now, no request has to wait for it."""
+    if policy.is_own or policy.ladder == "plain":  # both say themselves when they summarise
+        return None
+    with view.holding(ladder.high_steps(view, budget, policy)):
+        return _foresee(view, budget, moment, policy)
+
+
+def _foresee(view: View, budget: Budget, moment: Moment, policy: Policy) -> Plan | None:
     reason = ladder.foresee_compaction(view, budget, policy)
     if policy.ladder == "economy" and reason == "tokens":
         planned = economy.foresee_cut(view, budget, moment, policy)
@@ -115,19 +166,3 @@ def foresee(view: View, budget: Budget, moment: Moment, policy: Policy) -> Plan 
     if planned is None or ladder.covers_reverted_summary(view, planned):
         return None
     return None if ladder.saves_too_little(view, planned) else planned
-
-
-def _choose(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
-    match policy.ladder:
-        case "economy":
-            return economy.decide_economy(view, budget, moment, policy)
-        case "summary":
-            return simple.decide_summary(view, budget, moment, policy)
-        case "rolling":
-            return simple.decide_rolling(view, budget, moment, policy)
-        case "recent":
-            return simple.decide_recent(view, budget, moment, policy)
-        case "off":
-            return None
-        case _:
-            assert_never(policy.ladder)

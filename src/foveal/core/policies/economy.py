@@ -15,7 +15,7 @@ price.
    leaves a line of what it held, or half of the request stays. `early = false` turns these cuts off.
 4. With `every_turns`, a summary is made after that many turns, as by the summarising policies.
 5. Above `act`, a cut is made at any price. When the request does not fit, new results that exceed `clip_share` of
-   the room are clipped to it first.
+   the room, and what the rest leaves of `target`, are clipped to the larger of both first.
 
 Which old results will be needed again is hard to foresee. On recorded conversations their age alone chose as well
 as their age, size, subject and overlap with newer results together. The files that calls name most often are quoted
@@ -44,6 +44,8 @@ MIN_SHOWN_SHARE: Final = 0.6
 """Share of all that was said above which a request is worth a cut if nothing forces it."""
 MIN_CUT_SHARE: Final = 1 / 3
 """Share of the messages that a cut must remove, unless the request would not fit."""
+SUMMARY_OUTPUT_TOKENS: Final = 1_000
+"""Tokens that a model usually writes for a summary."""
 FULL_SHARE: Final = 0.95
 """Share of `act` from which a cut is worthwhile whatever was said before."""
 FREE_SHARE: Final = 0.85
@@ -65,7 +67,7 @@ def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -
         return None
     if not is_due:
         rewritten, lost = ladder.estimate_rewritten(view, budget, policy, said=moment.said)
-        if not _is_cheap(rewritten, lost, moment):
+        if not is_cheap(rewritten, lost, moment):
             return None
     is_full = view.units + budget.fixed > _full(budget, moment)
     reason = "tokens" if is_full else "price"
@@ -73,14 +75,13 @@ def decide_economy(view: View, budget: Budget, moment: Moment, policy: Policy) -
     if planned is None or planned.before - planned.room < view.units * MIN_CUT_SHARE:
         return None
     if not (
-        is_due
-        or (_is_cheap(planned.rewritten, planned.lost_thinking, moment) and _is_harmless(view, planned))
+        is_due or (is_cheap(planned.rewritten, planned.lost_thinking, moment) and is_harmless(view, planned))
     ):
         return None
     return None if ladder.covers_reverted_summary(view, planned) else planned
 
 
-def _is_cheap(rewritten: int, lost_thinking: int, moment: Moment) -> bool:
+def is_cheap(rewritten: int, lost_thinking: int, moment: Moment) -> bool:
     """Return whether a cut costs little of what the conversation has cost, if the provider reads this much anew and
     the model loses this much of its thinking, which it has to write again."""
     cost = 0.0 if moment.free_break else (moment.write - moment.read) * rewritten
@@ -88,7 +89,7 @@ def _is_cheap(rewritten: int, lost_thinking: int, moment: Moment) -> bool:
     return cost <= MAX_CUT_COST_SHARE * moment.spent
 
 
-def _is_harmless(view: View, planned: Plan) -> bool:
+def is_harmless(view: View, planned: Plan) -> bool:
     """Return whether the work can be carried on with what stays: half of the request, or a line of each result."""
     if view.units - planned.before + planned.room >= view.units * MIN_LEFT_SHARE:
         return True
@@ -99,7 +100,8 @@ def foresee_cut(view: View, budget: Budget, moment: Moment, policy: Policy) -> P
     """Return the plan of a summary that a model can write in advance; None if none will be needed soon."""
     if view.units <= budget.warn:
         return None
-    return _plan(view, budget, moment, policy, reason="tokens")
+    planned = _plan(view, budget, moment, policy, reason="tokens")
+    return planned if planned is not None and planned.ask else None
 
 
 def _full(budget: Budget, moment: Moment) -> float:
@@ -125,7 +127,16 @@ def _plan(
     if planned is None:
         return None
     # A cut for its price is written without a model: a model's summary would cost more than the cut saves.
-    return replace(planned, ask=reason != "price" and not moment.paused)
+    ask = reason != "price" and not moment.paused and _pays_for_summary(view, budget, moment, policy, planned)
+    return replace(planned, ask=ask)
+
+
+def _pays_for_summary(view: View, budget: Budget, moment: Moment, policy: Policy, planned: Plan) -> bool:
+    """Return whether a model's summary costs little of what the cut removes, read once."""
+    if not policy.summary_cost_share:
+        return True
+    cost = moment.read * (view.units + budget.fixed) + moment.output * SUMMARY_OUTPUT_TOKENS
+    return cost <= policy.summary_cost_share * moment.write * (planned.before - planned.room)
 
 
 def _forced_cut(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:

@@ -19,7 +19,16 @@ there is nothing to do."""
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the conversation at the time of one request."""
+    """The state of the conversation at the time of one request.
+
+    Examples:
+        ```python
+        from foveal.policies import Moment
+
+        def is_cache_cold(moment: Moment) -> bool:
+            return moment.idle is not None and moment.idle > moment.ttl
+        ```
+    """
 
     calls: int = 0
     """Requests sent so far."""
@@ -55,6 +64,10 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """The user has agreed to a reduction, in mode `confirm`."""
     may_exceed: bool = False
     """The request is sent even if it does not fit, so everything that can be reduced is."""
+    keep: frozenset[int] = frozenset()
+    """Events whose steps stay as they are in this cut, if the request fits with them: a hook has asked for it."""
+    holds: bool = False
+    """Some steps are held back: the last rungs, which touch user messages, are not used before these are free."""
     model_switched: bool = False
     """Another model reads this request than the last one."""
 

@@ -1,4 +1,4 @@
-"""The policies `recent`, `rolling` and `summary`, and what follows a refusal: each a short sequence of rungs.
+"""The policies `plain`, `recent`, `rolling` and `summary`, and what follows a refusal: each a few rungs.
 
 Each function returns the next reduction, the plan of a summary, or None. The policy `off`, which reduces nothing,
 needs no function: what does not fit is an error with its numbers.
@@ -20,6 +20,27 @@ from foveal.core.view.view import View
 AFTER_OVERFLOW_SHARE: Final = 0.8
 """Share of the room to reduce to: the limit is only just known, so a little more than needed."""
 _MIN_KEPT_RESULTS: Final = 3
+
+
+def decide_plain(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:
+    """Above `act_tokens`, replace everything but the first user message, the latest one and the newest
+    `keep_messages` messages by one summary.
+
+    In mode `off`, a notice stands in its place, and the user's messages stay: a later one may correct an earlier
+    one. A cut that would remove less than `ladder.MIN_FREED_SHARE` of the
+    messages waits until the request does not fit.
+    """
+    if view.units <= budget.act:
+        return None
+    planned = ladder.plan_oldest(view, budget, moment, policy, reason="tokens")
+    if planned is not None:
+        return planned
+    if policy.mode == "off" and not moment.cutting:
+        old = [step for step in ladder.steps_before_newest(view, budget, policy) if step.kind != "user"]
+        if sum(map(view.units_of, old)) >= view.units * ladder.MIN_FREED_SHARE:
+            return ladder.drop_steps(view, iter(old), policy, excess=inf, reason="tokens")
+        policy = replace(policy, keep_task=False)  # a correction of the task is not hidden before it
+    return ladder.force_fit(view, budget, moment, policy, target=budget.hard * policy.target)
 
 
 def decide_recent(view: View, budget: Budget, moment: Moment, policy: Policy) -> Decision:

@@ -1,29 +1,34 @@
 """Placeholders for masked tool results and call arguments.
 
 A placeholder says what was left out and how to bring it back. Then it keeps, as far as its room allows, what agents
-come back for (the skeleton): the exit status, the lines that report errors and verdicts, and the identifiers and
-paths that occur nowhere else in the view. It is written once, when the mask is made, and recorded in the log;
-nothing computes it again.
+come back for: the exit status, the lines that report errors and verdicts, and then the identifiers and paths that
+occur nowhere else in the view (the skeleton) or, in a short placeholder, a digest of the text. It is written once,
+when the mask is made, and recorded in the log; nothing computes it again.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import chain
 from typing import Final
 
 from foveal.core.log.events import Call
-from foveal.core.reduction.important_lines import ITEM, find_important_lines
-from foveal.core.reduction.result_digest import digest_lines
-from foveal.core.view.text_facts import count_names, exit_status, find_names, parse_json
+from foveal.core.reduction.important_lines import ITEM, ImportantLine, find_important_lines
+from foveal.core.reduction.result_digest import cut, digest_lines
+from foveal.core.view.text_facts import count_names, exit_status, find_names, parse_json, string_values
 
 MAX_IMPORTANT_LINE_CHARS: Final = 160
 """Characters of an important line that a skeleton shows."""
 MAX_SUBJECT_CHARS: Final = 80
 """Characters of a command or a path that name the call."""
 _EXIT_STATUS_CHARS: Final = 20
-_MIN_IMPORTANT_LINES_CHARS: Final = 24
+_MIN_IMPORTANT_LINE_CHARS: Final = 24
 _MIN_DIGEST_LINE_CHARS: Final = 24
+_DECORATION: Final = re.compile(r"^[=_*~-]{3,} | [=_*~-]{3,}$")
+"""Signs around a verdict, as in `===== 1 failed =====`."""
 _MAX_WHOLE_VALUE_CHARS: Final = 200
 """Argument values up to this length stay whole, unless they are the longest."""
 _MAX_NAME_WEIGHT: Final = 3
@@ -69,7 +74,7 @@ def skeleton(
     if status is not None and room >= _EXIT_STATUS_CHARS:
         yield f"exit status {status}"
         room -= _EXIT_STATUS_CHARS
-    lines = _important_lines(text, room // 3)
+    lines = _important_lines(text, room, for_others=room // 3)
     room -= sum(len(line) + 1 for line in lines)
     yield from lines
     known = set(elsewhere).union(*map(find_names, lines)) if lines else elsewhere
@@ -79,19 +84,38 @@ def skeleton(
         yield "names: " + listed
 
 
-def _important_lines(text: str, room: int) -> list[str]:
-    """Return the lines that report errors and verdicts, in the order of the text."""
-    if room < _MIN_IMPORTANT_LINES_CHARS:
+def _important_lines(text: str, room: int, *, for_others: int) -> list[str]:
+    """Return the lines that report errors and verdicts, in the order of the text.
+
+    The most important one may take the whole room, and is cut to it; the others must fit into `for_others` with it.
+    """
+    if room < _MIN_IMPORTANT_LINE_CHARS:
         return []
-    chosen: list[tuple[int, str]] = []
-    for line in find_important_lines(text, 0, len(text), enough=4):
-        if line.rank > ITEM:
+    said = "\n".join(string_values(text)) if text[:1] in ("{", "[") else text
+    chosen: dict[str, int] = {}
+    for line in _best_of_each_rank_first(find_important_lines(said, 0, len(said), enough=4)):
+        width = min(MAX_IMPORTANT_LINE_CHARS, room - 1) if not chosen else MAX_IMPORTANT_LINE_CHARS
+        words = _DECORATION.sub("", cut(_DECORATION.sub("", said[line.start : line.end].strip()), width))
+        size = len(words) + 1
+        # A line that ends in a colon only announces the next one.
+        if not any(map(str.isalnum, words)) or words.endswith(":") or words in chosen:
             continue
-        words = text[line.start : line.end].strip()[:MAX_IMPORTANT_LINE_CHARS]
-        if words and len(words) + 1 <= room:
-            chosen.append((line.start, words))
-            room -= len(words) + 1
-    return [words for _, words in sorted(chosen)]
+        if chosen and size > for_others:
+            continue
+        chosen[words] = line.start
+        for_others -= size
+    return sorted(chosen, key=chosen.__getitem__)
+
+
+def _best_of_each_rank_first(lines: Iterable[ImportantLine]) -> list[ImportantLine]:
+    """Return a verdict, a cause and what failed before the second of any: each says something else."""
+    places: Counter[int] = Counter()
+    order: list[tuple[int, int, ImportantLine]] = []
+    for line in lines:
+        if line.rank <= ITEM:
+            order.append((places[line.rank], line.rank, line))
+            places[line.rank] += 1
+    return [line for *_, line in sorted(order)]
 
 
 def _rarest_names(counts: Mapping[str, int], elsewhere: Set[str]) -> list[str]:
@@ -115,13 +139,26 @@ def short_placeholder(text: str, *, handle: str, tokens: int, room: int) -> str:
 
 
 def _digest(text: str, room: int) -> Iterator[str]:
-    for line in digest_lines(text) if room else ():
+    for line in _telling_lines(text, room) if room else ():
         if len(line) >= room:
             if room >= _MIN_DIGEST_LINE_CHARS:
                 yield line[: room - 1] + "…"
             return
         yield line
         room -= len(line) + 1
+
+
+def _telling_lines(text: str, room: int) -> Iterator[str]:
+    """Yield the exit status, the lines that report errors and verdicts, and then what else the text holds."""
+    digest = digest_lines(text)
+    first = next(digest, "")
+    status = exit_status(text)
+    left = room if status is None else room - _EXIT_STATUS_CHARS
+    important = _important_lines(text, left, for_others=left)
+    if status is not None and all(exit_status(line) != status for line in important or [first[:room]]):
+        yield f"exit status {status}"
+    yield from important
+    yield from (line for line in chain([first], digest) if line not in important)
 
 
 def shortened(text: str, chars: int, handle: str) -> str:

@@ -25,6 +25,10 @@ measures the events that were new in its request: a `MeasuredSpan` holds their t
    to `_MAX_SPAN_RATIO` tokens per unit: earlier events were measured before. The rest counts as tokens beyond the
    spans.
 
+7. Requests of several runs may be under way at once. A report of a request that was made before the previous report
+   was known moves the anchor and the ratio, and measures no events: both predictions had the same error, and it
+   would be corrected twice, then in the other direction, and so on, more each time.
+
 Pass `observe` the units of the reported request, whatever was reduced since.
 """
 
@@ -114,6 +118,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The measured events, oldest first; empty when no report said which events its request had."""
     beyond_spans: float = 0.0
     """Tokens of the anchor's request that no span explains."""
+    reported_seq: int = 0
+    """The seq of the newest report that measured events."""
     reductions: tuple[int, ...] = ()
     """Seqs of the events since the anchor's request that changed how earlier events are shown."""
 
@@ -210,25 +216,31 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         until: int = 0,
         unreduced: int = 0,
         predicted: int = 0,
+        seq: int = 0,
     ) -> Calibration:
         """Return the calibration after a report: a request of `units` was reported as `reported` prompt tokens.
 
         With `until`, the request had no event from that seq on, `unreduced` units without reductions, and was
-        `predicted` to take that many tokens."""
+        `predicted` to take that many tokens. `seq` is that of the report's own event."""
         if not _is_credible(units, reported) or (model and self.model and model != self.model):
             return self
         tokens = int(reported)
         if not self.seen:
             ratio = min(self.ratio, max(MIN_RATIO, tokens / units))
-            first = msgspec.structs.replace(self, ratio=ratio)._measure(tokens, units, until, unreduced, 0)
-            return first._move_anchor(units, tokens)
-        predicted = predicted or self.tokens(units)
-        if self._is_foreign(units, tokens):
-            if self.strikes + 1 < _REPORTS_TO_MOVE_ANCHOR:
-                return msgspec.structs.replace(self, strikes=self.strikes + 1)
-            return self._measure(tokens, units, until, unreduced, predicted)._move_anchor(units, tokens)
-        measured = self._measure(tokens, units, until, unreduced, predicted)
-        return measured._learn(units, tokens, predicted)
+            first = msgspec.structs.replace(self, ratio=ratio, reported_seq=seq)
+            return first._measure(tokens, units, until, unreduced, 0)._move_anchor(units, tokens)
+        is_late = 0 < until <= self.reported_seq
+        predicted = self.tokens(units) if is_late or not predicted else predicted
+        is_foreign = self._is_foreign(units, tokens)
+        if is_foreign and self.strikes + 1 < _REPORTS_TO_MOVE_ANCHOR:
+            return msgspec.structs.replace(self, strikes=self.strikes + 1)
+        measured = self
+        if not is_late:
+            measured = self._measure(tokens, units, until, unreduced, predicted)
+            measured = msgspec.structs.replace(measured, reported_seq=seq)
+        return (
+            measured._move_anchor(units, tokens) if is_foreign else measured._learn(units, tokens, predicted)
+        )
 
     def _measure(self, tokens: int, units: int, until: int, unreduced: int, predicted: int) -> Calibration:
         """Add the span of the events that were new in a request."""

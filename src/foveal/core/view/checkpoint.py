@@ -126,7 +126,9 @@ def needed_seqs(view: View) -> set[int]:
     seqs.update(shown.seq for shown in view.asides.values())
     seqs.update(step.pin_seq for step in view.steps if step.is_pinned)
     seqs.update(view.superseded_since.values())
+    seqs.update(since for _, since in view.priorities.values())
     seqs.update(view.unreadable)
+    seqs.update(seq for seq, _ in view.open_branches)
     if view.tools is not None:
         seqs.add(view.tools[0])
     seqs.update(loaded.seq for loaded in view.tool_use.loaded)

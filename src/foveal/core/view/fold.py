@@ -23,6 +23,8 @@ from foveal.core.log.events import (
     LEFT_OUT_BY_CALLER,
     REDUCTIONS,
     AnyFact,
+    Branched,
+    BranchEnded,
     Clipped,
     Compacted,
     Dropped,
@@ -36,6 +38,7 @@ from foveal.core.log.events import (
     Noted,
     Opened,
     Pinned,
+    Prioritised,
     Reverted,
     Rewound,
     Superseded,
@@ -177,10 +180,16 @@ def _survives(fact: AnyFact, rewound: Rewound) -> bool:
         return fact.last <= rewound.to
     if isinstance(fact, UserSaid | ModelSaid | ToolReturned | ForeignSummary | Rewound | Expanded):
         return False
+    if isinstance(fact, BranchEnded) and fact.by_code and (rewound.keep_state or rewound.keep_reductions):
+        return fact.branch <= rewound.to  # an edited history does not say that code ended the branch
+    if isinstance(fact, Branched | BranchEnded):
+        return False
     if isinstance(fact, Instructed) and not fact.is_beside_history:
         return False
     if isinstance(fact, Compacted) and fact.last > rewound.to:
         return False  # it summarises events that are rewound
+    if isinstance(fact, Prioritised) and fact.target > rewound.to:
+        return False
     if isinstance(fact, Superseded) and fact.by > rewound.to:
         return False  # the message that replaces another one is rewound
     if isinstance(fact, Dropped | Compacted):
@@ -215,6 +224,8 @@ def _restrict(fact: AnyFact, at: int) -> AnyFact | None:
         case Compacted(last=last) if last <= at:
             return fact
         case Superseded(by=by) if by <= at:
+            return fact
+        case Prioritised(target=target) if target <= at:
             return fact
         case Dropped(ranges=ranges, users=users) if not _is_left_out(fact):
             shown = tuple((first, min(last, at)) for first, last in ranges if first <= at)
@@ -282,10 +293,21 @@ def without_text(event: Event) -> Event:
     """Return an event with only what decides which events are effective."""
     fact = event.fact
     match fact:
-        case Rewound() | Reverted() | Expanded() | Masked() | Dropped() | Pinned() | Superseded():
+        case (
+            Rewound()
+            | Reverted()
+            | Expanded()
+            | Masked()
+            | Dropped()
+            | Pinned()
+            | Superseded()
+            | Prioritised()
+        ):
             return event
-        case Opened() | ThinkingLeftOut():
+        case Opened() | ThinkingLeftOut() | Branched():
             return event
+        case BranchEnded():
+            return Event(event.seq, replace(fact, result=""), event.at)
         case Compacted():
             return Event(event.seq, replace(fact, summary="", chunks=(), masks=()), event.at)
         case Instructed():

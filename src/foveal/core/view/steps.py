@@ -442,6 +442,7 @@ class Step:
 
     __slots__ = (
         "covers",
+        "is_held",
         "kind",
         "message_count",
         "passed_slots",
@@ -474,6 +475,8 @@ class Step:
         """For a passed step: its calls, which no reduction may see."""
         self.pin_seq: int = -1
         """The event that pinned it; -1 when none did."""
+        self.is_held: bool = False
+        """Whether the reduction that is being decided leaves it as it is."""
         self.covers: Ranges = covers
         """For a summary: the ranges of seq that it stands for."""
         self.message_count: int = message_count
@@ -490,6 +493,11 @@ class Step:
     @property
     def is_pinned(self) -> bool:
         return self.pin_seq >= 0
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether a policy leaves it as it is: it is pinned, or held."""
+        return self.is_held or self.pin_seq >= 0
 
     @property
     def is_memory(self) -> bool:
@@ -575,6 +583,14 @@ class Step:
     def pin(self, seq: int) -> None:
         """Protect the step from every reduction, as the event `seq` says."""
         self.pin_seq = seq
+
+    def hold(self) -> None:
+        """Protect the step from the reduction that is being decided."""
+        self.is_held = True
+
+    def let_go(self) -> None:
+        """End what `hold` began."""
+        self.is_held = False
 
     def release(self, ranges: Ranges) -> bool:
         """Take ranges out of what a summary stands for. Return whether it moved back to the end of the rest."""

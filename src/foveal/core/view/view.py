@@ -19,12 +19,16 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from itertools import takewhile
 from operator import attrgetter
 from typing import assert_never
 
 from foveal.core.log.events import (
+    BRANCH,
     LEFT_OUT_BY_CALLER,
+    Branched,
+    BranchEnded,
     Call,
     Clipped,
     Compacted,
@@ -44,9 +48,12 @@ from foveal.core.log.events import (
     Opened,
     Overflowed,
     Pinned,
+    Prioritised,
+    Priority,
     Reverted,
     Rewound,
     SnapshotTaken,
+    Steered,
     Superseded,
     ThinkingLeftOut,
     ToolReturned,
@@ -151,6 +158,10 @@ class View:
         those that are hidden."""
         self.superseded_since: dict[int, int] = {}
         """For the same messages: the event that says so."""
+        self.priorities: dict[int, tuple[Priority, int]] = {}
+        """The priorities of single messages, and the event that says so; also of those that are hidden."""
+        self.open_branches: list[tuple[int, Branched]] = []
+        """The branches that have not ended, the outermost first, each with its event."""
         self.tools: tuple[int, Equipped] | None = None
         """The tools on offer, and the event that says so."""
         self.tool_use: ToolUse = ToolUse(self)
@@ -236,6 +247,18 @@ class View:
                 return cover
         return None
 
+    @contextmanager
+    def holding(self, steps: Iterable[Step]) -> Iterator[None]:
+        """Have the ladder leave these steps as they are, as if they were pinned, while it is entered."""
+        held = [step for step in steps if not step.is_held]
+        for step in held:
+            step.hold()
+        try:
+            yield
+        finally:
+            for step in held:
+                step.let_go()
+
     def take_first_changed(self) -> int:
         """Return the seq before which no step was added, changed or removed since the last call."""
         first, self._first_changed = self._first_changed, sys.maxsize
@@ -272,6 +295,8 @@ class View:
                 self._pin(seq, fact)
             case Superseded():
                 self._supersede(seq, fact)
+            case Prioritised():
+                self.priorities[fact.target] = (fact.priority, seq)
             case Equipped():
                 self.thinking.tools_changed(self.tools and self.tools[1], fact)
                 self.tools = (seq, fact)
@@ -287,8 +312,19 @@ class View:
                 self.thinking.opened(fact)
             case ThinkingLeftOut():
                 self.thinking.left_out(fact)
+            case Branched():
+                self.open_branches.append((seq, fact))
+            case BranchEnded():
+                self._end_branches(fact.branch)
             case (
-                Noted() | Used() | SnapshotTaken() | Erased() | Unknown() | Overflowed() | CompactionFailed()
+                Noted()
+                | Used()
+                | SnapshotTaken()
+                | Erased()
+                | Unknown()
+                | Overflowed()
+                | CompactionFailed()
+                | Steered()
             ):
                 pass
             case Reverted() | Rewound():
@@ -526,16 +562,24 @@ class View:
         )
         return sum(self._overlay(*overlay) for overlay in overlays) > 0
 
+    def _end_branches(self, first: int) -> None:
+        """End the branch that began with event `first`, and those that began inside."""
+        self.open_branches = [(seq, fact) for seq, fact in self.open_branches if seq < first]
+
     def _compact(self, seq: int, fact: Compacted) -> None:
         if fact.takes_item_back:
             self._show_instead(seq, fact)
             return
+        if fact.reason == BRANCH:  # a rewind may have taken back the event that ended the branch
+            self._end_branches(fact.first)
         is_record = self.apply_masks(seq, fact)
         ranges = hidden_ranges(fact)
         places = [high for step in self.summaries for _, high in intersect_ranges(step.covers, ranges)]
         hidden = self._hide(CoveredRange("summarised", seq, ranges, fact.rule))
         places += [step.seq for step in hidden]
-        if is_record:  # it stands behind the steps that stay without their results
+        # A record of a cut stands behind the steps that stay without their results, and the result of a branch is
+        # shown even if nothing was said inside.
+        if is_record or (fact.reason == BRANCH and not places):
             places = [fact.last]
         if not places:
             return

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from msgspec import Raw
 
-from foveal.core.log.events import AnyFact, Dialect, unraw
+from foveal.core.log.events import AnyFact, Dialect, DialectName, unraw
 from foveal.core.wire import anthropic, bedrock, gemini, openai_chat, openai_responses
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.common import (
@@ -28,15 +28,19 @@ from foveal.core.wire.common import (
     same_role,
 )
 from foveal.core.wire.dialect_detection import detect_dialect, likely_dialect
+from foveal.core.wire.dialect_names import DIALECTS, checked_dialect, full_name
 from foveal.core.wire.event_text import original_text, quote_lines, transcript_text
 from foveal.core.wire.safe_print import exact_line
 from foveal.errors import BadSetting
 
 __all__ = [
+    "DIALECTS",
     "MessageChunk",
     "Wire",
+    "checked_dialect",
     "detect_dialect",
     "exact_line",
+    "full_name",
     "is_same_message",
     "likely_dialect",
     "original_text",
@@ -163,12 +167,9 @@ _WIRES: Final[dict[str, Wire]] = {
 }
 
 
-def wire_for(dialect: Dialect) -> Wire:
+def wire_for(dialect: DialectName) -> Wire:
     """Return the wire of a dialect; "" (messages that all dialects read alike) gives that of chat."""
-    try:
-        return _WIRES[dialect or openai_chat.OPENAI_CHAT]
-    except KeyError:
-        raise BadSetting("dialect", dialect, f"one of {', '.join(_WIRES)}") from None
+    return _WIRES[checked_dialect(dialect) or openai_chat.OPENAI_CHAT]
 
 
 def tools_text(tools: Sequence[Any]) -> str:

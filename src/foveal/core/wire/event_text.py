@@ -24,6 +24,8 @@ from typing import Final, assert_never
 from foveal.core.log.events import (
     AnyFact,
     AnyPart,
+    Branched,
+    BranchEnded,
     Call,
     Clipped,
     Compacted,
@@ -45,9 +47,11 @@ from foveal.core.log.events import (
     Opened,
     Overflowed,
     Pinned,
+    Prioritised,
     Reverted,
     Rewound,
     SnapshotTaken,
+    Steered,
     Superseded,
     Text,
     Thinking,
@@ -89,10 +93,18 @@ def readable_text(fact: AnyFact) -> str:
             return fact.text
         case Compacted():
             return fact.summary
+        case Branched():
+            return fact.task
+        case BranchEnded():
+            return fact.result
         case Opened() | Equipped() | ToolsLoaded() | Used() | SnapshotTaken() | Erased() | Unknown():
             return ""
         case Superseded() | Clipped() | Marked() | Masked() | Dropped() | Expanded() | Reverted() | Rewound():
             return ""
+        case Prioritised():
+            return ""
+        case Steered():
+            return fact.focus or fact.reason if fact.by != "hook" else ""
         case CompactionFailed() | Overflowed() | ThinkingLeftOut():
             return fact.problem
         case _:
@@ -281,6 +293,8 @@ def _transcript_name(text: str) -> str:
 def original_text(fact: AnyFact) -> str:
     """Return all text of a fact, unchanged; each part starts on a new line."""
     content: Content | None = getattr(fact, "content", None)
+    if isinstance(fact, Branched | BranchEnded):
+        return readable_text(fact)
     if content is None:
         return str(getattr(fact, "text", "") or getattr(fact, "summary", ""))
     return content if isinstance(content, str) else "\n".join(map(_original_part, content))

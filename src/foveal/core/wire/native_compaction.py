@@ -30,6 +30,15 @@ def compaction_field(instructions: str = "") -> Json:
     return {"type": "summarize", **({"instructions": instructions} if instructions.strip() else {})}
 
 
+def ends_with_trigger(messages: Sequence[object], dialect: Dialect) -> bool:
+    """Return whether a request ends with the item that asks for a compaction of what is before it."""
+    if dialect not in ("openai_responses", "") or len(messages) < 2:
+        return False
+    last = messages[-1]
+    kind = last.get("type") if isinstance(last, Mapping) else getattr(last, "type", None)
+    return bool(kind == COMPACTION_TRIGGER["type"])
+
+
 def cannot_compact(dialect: Dialect, messages: Sequence[Any]) -> str:
     """Return why a provider would refuse to compact messages; "" if nothing is known to be wrong."""
     if dialect not in COMPACTING_DIALECTS:

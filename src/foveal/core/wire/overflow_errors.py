@@ -148,6 +148,12 @@ class ProviderOverflow(msgspec.Struct, frozen=True, kw_only=True):
         known = self.limit and self.needed
         return max(0, self.needed + self.output - self.limit) if known else self.over
 
+    @property
+    def states_window(self) -> bool:
+        """Whether the error states how many tokens the model takes, and nothing in it contradicts that."""
+        asked = self.needed + self.output
+        return self.kind != "bytes" and self.limit > 0 and (not asked or asked > self.limit)
+
 
 def recognise_overflow(error: object) -> ProviderOverflow | None:
     """Return the overflow that an exception, a reply's body, a dict or a string reports, or None; never raises."""
@@ -330,7 +336,30 @@ _REFUSED_THINKING: Final = "bound to a different conversation"
 _REFUSED_ENCRYPTION: Final = re.compile(
     r"\binvalid_encrypted_content\b|encrypted content\b.{0,200}(?:could not be|cannot be|did not match)"
 )
+_OUTPUT_FIELD: Final = r"`?max(?:_completion|_output|_new)?_tokens`?"
+_REFUSED_OUTPUT: Final = [
+    re.compile(wording.replace("<field>", _OUTPUT_FIELD).replace("<limit>", r"(?P<limit>\d[\d,]{0,11})"))
+    for wording in (
+        r"<field>: \d[\d,]* > <limit>, which is the maximum allowed number of output tokens",
+        r"<field> is too large: \d+\. this model supports at most <limit> (?:completion|output) tokens",
+        r"the valid range of <field> is \[\d+, ?<limit>\]",
+        r"range of <field> should be \[\d+, ?<limit>\]",
+        r"<field> must be (?:less than or equal to|<=|at most) `?<limit>`?",
+        r"maximum (?:output )?tokens you requested exceeds the model limit of <limit>",
+    )
+]
+"""Wordings of Anthropic, OpenAI, DeepSeek, Qwen, Groq and Bedrock."""
 _CONTROL_FIELDS: Final = ("block_binding", "prefix_mismatch_behavior", BINDING_BETA)
+
+
+def refused_output(error: object) -> int:
+    """Return the most output tokens that a model allows, if a provider states it because a request asked for more;
+    otherwise 0."""
+    for text in error_texts(error):
+        for wording in _REFUSED_OUTPUT:
+            if found := wording.search(text.lower()):
+                return int(found["limit"].replace(",", ""))
+    return 0
 
 
 def refused_thinking(error: object) -> str | None:

@@ -20,9 +20,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, TypeAlias
 
-from foveal.core.log.events import Dialect, Instructed, Opaque, raw
+from foveal.core.log.events import Dialect, DialectName, Instructed, Opaque, raw
 from foveal.core.wire.bound_thinking import claude_version
 from foveal.core.wire.common import Json
+from foveal.core.wire.dialect_names import checked_dialect
 from foveal.core.wire.event_text import inline
 from foveal.core.wire.openai_responses import ADDITIONAL_TOOLS_TYPE
 from foveal.errors import BadSetting
@@ -65,10 +66,9 @@ def neutral_form(tool: Json) -> Json | None:
 
 
 def tool_schema(
-    dialect: str, name: str, description: str, fields: dict[str, Any], required: list[str]
+    dialect: Dialect, name: str, description: str, fields: dict[str, Any], required: list[str]
 ) -> Json:
-    """Return a tool with these arguments in the form of a dialect; "" is the neutral form. Raises `BadSetting` for
-    an unknown one."""
+    """Return a tool with these arguments in the form of a dialect; "" is the neutral form."""
     schema = {
         "type": "object",
         "properties": deepcopy(fields),
@@ -98,9 +98,6 @@ def tool_schema(
         case "bedrock":
             spec = {"name": name, "description": description, "inputSchema": {"json": schema}}
             return {"toolSpec": spec}
-        case _:
-            known = "openai_chat, openai_responses, anthropic, gemini, bedrock"
-            raise BadSetting("dialect", dialect, f"one of {known}")
 
 
 LOADED_TOOLS_SOURCE: Final = "load_tools"
@@ -136,13 +133,14 @@ def additional_tools(schemas: Sequence[Any]) -> Instructed:
     )
 
 
-def tool_schemas(dialect: str, definitions: Mapping[str, ToolDefinition]) -> list[Any]:
+def tool_schemas(dialect: DialectName, definitions: Mapping[str, ToolDefinition]) -> list[Any]:
     """Return tools of Foveal in the form of a dialect, as a list for the `tools` of a request; raises `BadSetting`
     for an unknown one."""
-    if not dialect:
+    form = checked_dialect(dialect)
+    if not form:
         raise BadSetting("dialect", dialect, "the dialect of your requests, such as openai_chat")
-    schemas = [tool_schema(dialect, name, *definition) for name, definition in definitions.items()]
-    return [{"functionDeclarations": schemas}] if dialect == "gemini" else schemas
+    schemas = [tool_schema(form, name, *definition) for name, definition in definitions.items()]
+    return [{"functionDeclarations": schemas}] if form == "gemini" else schemas
 
 
 def parse_arguments(arguments: str | Mapping[str, Any]) -> Mapping[str, Any] | str:

@@ -246,7 +246,10 @@ class SessionFigures:
                 from foveal.core.compaction.health import read_metrics  # loads the engine
 
                 metrics = read_metrics(fact)
-                self._totals = self._totals.with_summary(metrics.cost, asked=metrics.asked)
+                tokens = metrics.input + metrics.output
+                self._totals = self._totals.with_summary(
+                    metrics.cost, asked=metrics.asked, tokens=tokens, at=event.at
+                )
             case _:
                 pass
         self._totals = self._totals.after(event, _known_model(self.model) or _unpriced())

@@ -204,8 +204,28 @@ export class DataSource {
    * @returns {Promise<WhatIf>}
    */
   whatIf(parameters, onProgress, signal) {
+    return this.compute(apiUrl("whatif", { id: this.id, ...parameters }), onProgress, signal);
+  }
+
+  /**
+   * Measure how much less the requests say about the recorded steps than the whole history.
+   * @param {(progress: {done: number, total: number}) => void} [onProgress]
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<import("./types.js").StepSurprises>}
+   */
+  surprises(onProgress, signal) {
+    return this.compute(apiUrl("surprises", { id: this.id }), onProgress, signal);
+  }
+
+  /**
+   * Return what the server computes for a while, and says how far it is.
+   * @param {string} url
+   * @param {(progress: {done: number, total: number}) => void} [onProgress]
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<any>}
+   */
+  compute(url, onProgress, signal) {
     return new Promise((resolve, reject) => {
-      const url = apiUrl("whatif", { id: this.id, ...parameters });
       const stream = new EventSource(url);
       /** @param {() => void} settle */
       const end = (settle) => {
@@ -215,20 +235,20 @@ export class DataSource {
       stream.addEventListener("progress", (event) => onProgress?.(JSON.parse(event.data)));
       stream.addEventListener("result", (event) => end(() => resolve(JSON.parse(event.data))));
       stream.addEventListener("problem", (event) =>
-        end(() => reject(new Problem(JSON.parse(event.data).message ?? "The replay failed."))),
+        end(() => reject(new Problem(JSON.parse(event.data).message ?? "The computation failed."))),
       );
       stream.addEventListener("login", () => end(() => reject(new Problem("Your login has ended. Log in again.", "login"))));
-      // A replay that breaks off is not started again by the browser.
+      // A computation that breaks off is not started again by the browser.
       stream.addEventListener("error", () => {
         const isRefused = stream.readyState === EventSource.CLOSED;
         end(() => void this.whyBroken(url, isRefused).then(reject));
       });
-      signal?.addEventListener("abort", () => end(() => reject(new Problem("The replay was stopped.", "stopped"))));
+      signal?.addEventListener("abort", () => end(() => reject(new Problem("The computation was stopped.", "stopped"))));
     });
   }
 
   /**
-   * Return why a replay broke off. A browser does not tell a page what a refused stream answered, so that is asked
+   * Return why a computation broke off. A browser does not tell a page what a refused stream answered, so that is asked
    * once more.
    * @param {string} url
    * @param {boolean} isRefused
@@ -240,7 +260,7 @@ export class DataSource {
     const response = isRefused ? await fetch(url, options).catch(() => null) : null;
     if (response && !response.ok) return responseProblem(response, await response.json().catch(() => null));
     asked.abort();
-    return new Problem("The connection ended before the replay was finished. Try it again.");
+    return new Problem("The connection ended before the answer was complete. Try it again.");
   }
 
   /**

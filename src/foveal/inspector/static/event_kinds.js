@@ -34,11 +34,15 @@ const KINDS = {
   tool_returned: { role: "result", name: "Result", icon: "↳" },
   pinned: { role: "pinned", name: "Pinned", icon: "◉" },
   superseded: { role: "other", name: "Replaced", icon: "⇢" },
+  prioritised: { role: "other", name: "Priority", icon: "⇅" },
+  steered: { role: "other", name: "Steered", icon: "⊳" },
   noted: { role: "note", name: "Note", icon: "✎" },
   used: { role: "usage", name: "Usage", icon: "Σ" },
   snapshot_taken: { role: "other", name: "Snapshot", icon: "▣" },
   erased: { role: "other", name: "Erased", icon: "⌫" },
   clipped: { role: "reduction", name: "Clipped", icon: "✂" },
+  branched: { role: "other", name: "Branch", icon: "↱" },
+  branch_ended: { role: "other", name: "Branch ended", icon: "↲" },
   marked: { role: "other", name: "Marked", icon: "¶" },
   masked: { role: "reduction", name: "Masked", icon: "▒" },
   dropped: { role: "reduction", name: "Dropped", icon: "✕" },
@@ -51,16 +55,41 @@ const KINDS = {
 };
 
 /**
- * The levels of a message, most detailed first: name, mark, and what it means.
- * @type {Record<string, {name: string, mark: string, meaning: string}>}
+ * The levels of a message, most detailed first: name, mark, what it means, and what can be done about it.
+ * @type {Record<string, {name: string, mark: string, meaning: string, more: string}>}
  */
 export const LEVELS = {
-  full: { name: "Full", mark: "●", meaning: "shown as it was said" },
-  clipped: { name: "Clipped", mark: "◐", meaning: "only parts of the text are shown" },
-  masked: { name: "Masked", mark: "▒", meaning: "a placeholder stands for the text" },
-  summarised: { name: "Summarised", mark: "Ξ", meaning: "hidden; a summary covers it" },
-  dropped: { name: "Dropped", mark: "✕", meaning: "hidden; a notice covers it" },
-  removed: { name: "Removed", mark: "⟲", meaning: "no longer part of the conversation" },
+  full: { name: "Full", mark: "●", meaning: "shown as it was said", more: "Nothing of it is left out." },
+  clipped: {
+    name: "Clipped",
+    mark: "◐",
+    meaning: "only parts of the text are shown",
+    more: "A marker counts what is left out. Undo shows the whole text again.",
+  },
+  masked: {
+    name: "Masked",
+    mark: "▒",
+    meaning: "a placeholder stands for the text",
+    more: "It says what the text was and how to get it back. Undo or Restore shows the text again.",
+  },
+  summarised: {
+    name: "Summarised",
+    mark: "Ξ",
+    meaning: "hidden; a summary covers it",
+    more: "The summary says in fewer words what the messages said. Expand shows them again for a while, Undo for good.",
+  },
+  dropped: {
+    name: "Dropped",
+    mark: "✕",
+    meaning: "hidden; a notice covers it",
+    more: "The notice names the events, and nothing else of them is shown. Undo or Restore shows the message again.",
+  },
+  removed: {
+    name: "Removed",
+    mark: "⟲",
+    meaning: "no longer part of the conversation",
+    more: "The conversation was taken back to an earlier message, or a newer version replaced this one: no reduction did that.",
+  },
 };
 
 /**

@@ -8,6 +8,7 @@ import { clear, debounce, el, on, setText } from "./dom.js";
 import { LEVELS, ROLES, levelMark } from "./event_kinds.js";
 import { formatNumber, oneLine } from "./format.js";
 import { countRolesAndTools } from "./log_entries.js";
+import { term } from "./words.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").PageState} PageState */
@@ -41,7 +42,7 @@ export class FilterBar {
     this.tools = el("div", { class: "chips", role: "group", "aria-label": "Tools" });
     this.levels = el("div", { class: "chips", role: "group", "aria-label": "Levels" });
     this.more = el("details", { class: "filter-more" }, el("summary", null, "Roles and tools"), this.roles, this.tools);
-    this.element = el("div", { class: "filter-bar" }, this.input, this.levels, this.reset, this.more);
+    this.element = el("div", { class: "filter-bar" }, this.input, term("level", "Levels"), this.levels, this.reset, this.more);
     const typed = debounce(() => this.change({ text: this.input.value }), TYPING_MS);
     on(this.input, "input", typed);
     on(this.reset, "click", () => this.change({ roles: [], tools: [], levels: [], text: "" }));

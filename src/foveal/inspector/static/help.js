@@ -1,10 +1,11 @@
 /**
- * Dialog with the keys of the inspector.
+ * Dialog with the keys of the inspector and the meanings of its words.
  *
  * @module
  */
 
 import { el, on } from "./dom.js";
+import { WORDS } from "./words.js";
 
 /** @type {[string, string][]} */
 const KEYS_HELP = [
@@ -15,9 +16,10 @@ const KEYS_HELP = [
   ["j k, ↓ ↑", "next, previous row"],
   ["Page Up, Page Down", "a page of rows (in the log)"],
   ["Enter", "open the text of the row"],
+  ["b", "fold, unfold the branch of the row"],
   ["/", "search: when did the model last see X"],
   ["f", "filter the log"],
-  ["1 – 8", "panels"],
+  ["1 – 9", "panels"],
   ["t", "colours: system, light, dark"],
   ["?", "this list"],
   ["Esc", "close, or clear the selection"],
@@ -35,10 +37,21 @@ export function createHelp() {
     { class: "help", "aria-labelledby": "help-title" },
     el("h2", { id: "help-title" }, "Keys"),
     el("table", null, el("tbody", null, rows)),
+    el("h2", null, "Words"),
+    el("dl", { class: "help-words" }, Object.values(WORDS).map(wordEntry)),
     close,
   );
   on(close, "click", () => dialog.close());
   const open = () => dialog.showModal();
-  const button = el("button", { type: "button", class: "quiet", title: "Keys (?)", "aria-label": "Keys", onclick: open }, "?");
+  const button = el("button", { type: "button", class: "quiet", title: "Keys and words (?)", "aria-label": "Keys and words", onclick: open }, "?");
   return { element: dialog, button, open };
+}
+
+/**
+ * @param {{name: string, mark?: string, meaning: string}} word
+ * @returns {HTMLElement}
+ */
+function wordEntry({ name, mark = "", meaning }) {
+  const shown = mark && el("span", { class: "level-mark", "aria-hidden": "true" }, mark);
+  return el("div", null, el("dt", null, shown, shown ? " " : "", name), el("dd", null, meaning));
 }

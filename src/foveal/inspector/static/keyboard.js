@@ -15,6 +15,7 @@ import { on } from "./dom.js";
  * @property {() => void} play
  * @property {(rows: number) => void} moveRows
  * @property {() => void} openRow
+ * @property {() => void} foldBranch
  * @property {() => void} search
  * @property {() => void} filter
  * @property {(index: number) => void} panel
@@ -31,7 +32,7 @@ import { on } from "./dom.js";
 export function connectKeys(actions) {
   return on(document, "keydown", (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-    if (document.querySelector("dialog[open]") || usesKey(event.target, event)) return;
+    if (document.querySelector("dialog[open], :popover-open") || usesKey(event.target, event)) return;
     const action = actionOf(event, actions);
     if (!action) return;
     event.preventDefault();
@@ -58,6 +59,7 @@ function actionOf(event, actions) {
     ArrowDown: () => actions.moveRows(1),
     ArrowUp: () => actions.moveRows(-1),
     Enter: actions.openRow,
+    b: actions.foldBranch,
     "/": actions.search,
     f: actions.filter,
     t: actions.theme,

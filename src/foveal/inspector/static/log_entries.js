@@ -6,13 +6,15 @@
  * @module
  */
 
+import { branchLanes, lanesAround } from "./branch_lanes.js";
 import { coverLevels, isCovered, withNewestCover } from "./covers.js";
 import { LEVEL_ORDER, roleOf } from "./event_kinds.js";
-import { seqOfKey } from "./timeline_state.js";
+import { isSent, seqOfKey } from "./timeline_state.js";
 
 /** @typedef {import("./types.js").TimelineRow} TimelineRow */
 /** @typedef {import("./types.js").ViewChange} ViewChange */
 /** @typedef {import("./types.js").Filters} Filters */
+/** @typedef {import("./branch_lanes.js").BranchLane} BranchLane */
 /** @typedef {import("./timeline_state.js").TimelineState} TimelineState */
 /** @typedef {import("./timeline_state.js").ViewState} ViewState */
 
@@ -23,6 +25,9 @@ import { seqOfKey } from "./timeline_state.js";
  * @property {TimelineRow | undefined} row
  * @property {ViewChange | undefined} change
  * @property {boolean} isPlaced whether it stands at its place in the request, not at its place in the log
+ * @property {number} depth branches that it is in
+ * @property {{count: number, isFolded: boolean} | null} fold for the beginning of a branch that has ended: the rows
+ *     that folding hides, and whether they are hidden
  */
 
 /**
@@ -32,9 +37,10 @@ export class LogEntries {
   /**
    * @param {TimelineState} timeline
    * @param {ViewState} view
-   * @param {Filters} filters
+   * @param {Filters} filters filters look into folded branches
+   * @param {readonly number[]} [unfolded] branches that are shown whole after their end
    */
-  constructor(timeline, view, filters) {
+  constructor(timeline, view, filters, unfolded = []) {
     this.timeline = timeline;
     this.view = view;
     /** @type {Record<string, number>} messages by level */
@@ -45,7 +51,13 @@ export class LogEntries {
     /** Index in `LEVEL_ORDER` of each entry, for the map: it reads all of them at every step of the scrubber. */
     this.ranks = new Uint8Array(this.codes.length);
     this.count = 0;
-    this.fill(entryFilter(filters));
+    this.lanes = branchLanes(timeline);
+    this.unfolded = new Set(unfolded);
+    /** @type {Map<BranchLane, number>} rows that folding a branch hides, for those that have ended */
+    this.hideable = new Map();
+    const isShown = entryFilter(filters);
+    this.folds = isShown === null;
+    this.fill(isShown ?? (() => true));
   }
 
   /**
@@ -57,11 +69,66 @@ export class LogEntries {
     const code = this.codes[index];
     if (code < 0) {
       const change = this.placed[-1 - code];
-      return { key: change.key, row: undefined, change, isPlaced: true };
+      const depth = lanesAround(this.laneAt(this.timeline.rowIndex(placeOf(change))), -1).length;
+      return { key: change.key, row: undefined, change, isPlaced: true, depth, fold: null };
     }
     const row = this.timeline.rows[code];
     const change = this.view.byIndex(keysOfRows(this.timeline)[code]);
-    return { key: `e${row.seq}`, row, change: change && withNewestCover(this.timeline, change, this.view.seq), isPlaced: false };
+    const own = change && withNewestCover(this.timeline, change, this.view.seq);
+    const lane = this.laneAt(code);
+    const depth = lanesAround(lane, row.seq).length;
+    const fold = lane?.seq === row.seq ? this.foldOf(lane) : null;
+    return { key: `e${row.seq}`, row, change: own, isPlaced: false, depth, fold };
+  }
+
+  /**
+   * Return the innermost branch of a row.
+   * @param {number} index of the row in the timeline
+   * @returns {BranchLane | null}
+   */
+  laneAt(index) {
+    return this.lanes?.[index] ?? null;
+  }
+
+  /**
+   * Return the innermost branch around an event, or that begins with it, that can be folded or unfolded.
+   * @param {string} key
+   * @returns {number} the event that begins it; -1 if there is none
+   */
+  branchOf(key) {
+    const lane = this.laneAt(this.timeline.rowIndex(seqOfKey(key)));
+    return lanesAround(lane, -1).find((one) => this.foldOf(one))?.seq ?? -1;
+  }
+
+  /**
+   * Whether an event is in a branch, after its beginning.
+   * @param {string} key
+   * @param {number} branch
+   * @returns {boolean}
+   */
+  isInside(key, branch) {
+    const seq = seqOfKey(key);
+    return lanesAround(this.laneAt(this.timeline.rowIndex(seq)), seq).some((lane) => lane.seq === branch);
+  }
+
+  /**
+   * Return the branches whose folds hide an event.
+   * @param {string} key
+   * @returns {number[]}
+   */
+  foldsOver(key) {
+    const seq = seqOfKey(key);
+    const around = lanesAround(this.laneAt(this.timeline.rowIndex(seq)), seq);
+    return around.filter((lane) => this.foldOf(lane)?.isFolded).map((lane) => lane.seq);
+  }
+
+  /**
+   * @param {BranchLane} lane
+   * @returns {{count: number, isFolded: boolean} | null}
+   */
+  foldOf(lane) {
+    const count = this.hideable.get(lane) ?? 0;
+    return count && this.folds ? { count, isFolded: !this.unfolded.has(lane.seq) } : null;
   }
 
   /**
@@ -130,9 +197,24 @@ export class LogEntries {
     // A message that stands elsewhere is counted there.
     const own = row && change && isElsewhere(change) ? undefined : change;
     if (own) this.levels[own.level] = (this.levels[own.level] ?? 0) + 1;
-    if (!isShown(row, own)) return;
+    if (!isShown(row, own) || (row && this.isFolded(code, row, own))) return;
     this.ranks[this.count] = row && row.seq > this.view.seq ? LATER : levelRank(own?.level ?? "");
     this.codes[this.count++] = code;
+  }
+
+  /**
+   * Whether a folded branch hides a row: requests do not show it, and it is not the row of the point.
+   * @param {number} index
+   * @param {TimelineRow} row
+   * @param {ViewChange | undefined} change
+   * @returns {boolean}
+   */
+  isFolded(index, row, change) {
+    const lane = this.laneAt(index);
+    if (!lane || !this.folds || row.seq >= this.view.seq || (change && isSent(change.level))) return false;
+    const ended = lanesAround(lane, row.seq).filter((one) => one.end <= this.view.seq);
+    for (const one of ended) this.hideable.set(one, (this.hideable.get(one) ?? 0) + 1);
+    return ended.some((one) => !this.unfolded.has(one.seq));
   }
 }
 
@@ -211,14 +293,14 @@ function keysOfRows(timeline) {
 }
 
 /**
- * Return whether an entry passes the filters. An empty filter lets everything pass.
+ * Return whether an entry passes the filters; null if they are empty and let everything pass.
  * @param {Filters} filters
- * @returns {(row: TimelineRow | undefined, change: ViewChange | undefined) => boolean}
+ * @returns {((row: TimelineRow | undefined, change: ViewChange | undefined) => boolean) | null}
  */
 function entryFilter(filters) {
   const [roles, tools, levels] = [new Set(filters.roles), new Set(filters.tools), new Set(filters.levels)];
   const text = filters.text.trim().toLowerCase();
-  if (!roles.size && !tools.size && !levels.size && !text) return () => true;
+  if (!roles.size && !tools.size && !levels.size && !text) return null;
   return (row, change) => {
     if (roles.size && !roles.has(row ? roleOf(row.kind) : roleOfPlaced(change))) return false;
     if (tools.size && !tools.has(row?.tool ?? "")) return false;

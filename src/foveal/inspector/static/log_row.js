@@ -17,10 +17,13 @@ import { isSent } from "./timeline_state.js";
 
 /** Characters of a preview that a row can show. */
 const MAX_PREVIEW_CHARS = 400;
+/** Branches inside each other beyond these are not indented further. */
+const MAX_SHOWN_DEPTH = 5;
 
 /**
  * The parts of a row that change.
  * @typedef {object} RowParts
+ * @property {HTMLElement} fold folds a branch, or shows what it hides
  * @property {HTMLElement} handle
  * @property {HTMLElement} icon
  * @property {HTMLElement} kind
@@ -47,6 +50,7 @@ const PARTS = new WeakMap();
  */
 export function createLogRow() {
   const parts = {
+    fold: el("button", { type: "button", class: "fold", tabindex: -1 }),
     handle: el("button", { type: "button", class: "handle", tabindex: -1 }),
     icon: el("span", { class: "kind-icon", "aria-hidden": "true" }),
     kind: el("span", { class: "kind" }),
@@ -63,7 +67,7 @@ export function createLogRow() {
     left: el("div", { class: "cell said", role: "gridcell", "aria-colindex": 1 }),
     right: el("div", { class: "cell seen", role: "gridcell", "aria-colindex": 2 }),
   };
-  const saidFacts = [parts.handle, parts.icon, parts.kind, parts.tool, parts.size];
+  const saidFacts = [parts.fold, parts.handle, parts.icon, parts.kind, parts.tool, parts.size];
   const seenFacts = [parts.who, parts.mark, parts.level, parts.rule, parts.by, parts.sizes];
   parts.left.append(el("div", { class: "row-facts" }, saidFacts), parts.said);
   parts.right.append(el("div", { class: "row-facts" }, seenFacts), parts.seen);
@@ -83,6 +87,8 @@ export function createLogRow() {
 export function renderLogRow(node, entry, timeline, point) {
   const parts = PARTS.get(node);
   if (!parts) return;
+  node.style.setProperty("--depth", String(Math.min(entry.depth, MAX_SHOWN_DEPTH)));
+  renderFold(parts.fold, entry);
   renderSaid(parts, entry, timeline, point);
   if (entry.row && entry.row.seq > point) renderLater(parts);
   else if (entry.change && (entry.isPlaced || !isElsewhere(entry.change))) {
@@ -99,6 +105,7 @@ export function renderLogRow(node, entry, timeline, point) {
 function rowClasses(entry, point) {
   const names = ["log-row"];
   if (entry.isPlaced) names.push("placed");
+  if (entry.depth > 0) names.push("in-branch");
   if (entry.row) {
     names.push(`role-${roleOf(entry.row.kind)}`);
     if (entry.row.seq > point) names.push("later");
@@ -107,6 +114,23 @@ function rowClasses(entry, point) {
   }
   if (entry.change && entry.change.at === point && entry.row?.seq !== point) names.push("changed");
   return names.join(" ");
+}
+
+/**
+ * @param {HTMLElement} button
+ * @param {LogEntry} entry
+ * @returns {void}
+ */
+function renderFold(button, { fold, row }) {
+  button.hidden = !fold;
+  button.dataset.branch = fold && row ? String(row.seq) : "";
+  setText(button, fold ? (fold.isFolded ? `▸ ${formatNumber(fold.count)}` : "▾") : "");
+  if (!fold || !row) return;
+  const rows = formatCount(fold.count, "row");
+  const label = fold.isFolded ? `Show ${rows} of branch e${row.seq}` : `Hide ${rows} of branch e${row.seq}`;
+  button.setAttribute("aria-expanded", String(!fold.isFolded));
+  button.setAttribute("aria-label", label);
+  button.title = `${label} (b)`;
 }
 
 /**

@@ -31,6 +31,8 @@ export class LogView {
     this.point = -1;
     /** Whether the row of the point was the last one that was brought into view. */
     this.isPointShown = false;
+    /** The selected row that is shown as soon as its branch is unfolded. */
+    this.awaited = "";
     this.list = new VirtualList({
       label: "Events of the log, and how the request shows them",
       id: "log-row",
@@ -60,7 +62,7 @@ export class LogView {
     if (!before) this.measure();
     const isNewLane = !before || before.lane !== state.lane || before.whatIf !== state.whatIf;
     const isNewPoint = isNewLane || before.point !== state.point;
-    const isNewList = isNewPoint || before.version !== state.version || before.filters !== state.filters;
+    const isNewList = isNewPoint || before.version !== state.version || before.filters !== state.filters || before.unfolded !== state.unfolded;
     if (isNewList) this.rebuild(state, timeline, isNewPoint);
     if (!before || before.columns !== state.columns) {
       this.element.dataset.columns = state.columns;
@@ -92,6 +94,26 @@ export class LogView {
    */
   openSelected() {
     if (this.list.active >= 0 && this.entries) this.openEntry(this.list.active);
+  }
+
+  /**
+   * Fold or unfold a branch.
+   * @param {number} [branch] the event that began it; that of the selected row by default
+   * @returns {void}
+   */
+  toggleBranch(branch = this.selectedBranch()) {
+    if (branch < 0) return this.app.announce("The selected row is in no branch that has ended.");
+    const { unfolded, selected } = this.app.state.current;
+    const isFolded = !unfolded.includes(branch);
+    this.app.state.set({ unfolded: isFolded ? [...unfolded, branch] : unfolded.filter((other) => other !== branch) });
+    // The selection does not disappear into the fold.
+    if (!isFolded && this.entries?.isInside(selected, branch)) this.app.select(`e${branch}`);
+  }
+
+  /** @returns {number} */
+  selectedBranch() {
+    const { selected } = this.app.state.current;
+    return this.entries?.branchOf(selected || `e${this.point}`) ?? -1;
   }
 
   /** The messages by level at the current point, for the filters. */
@@ -126,7 +148,7 @@ export class LogView {
     this.point = shownPoint(this.app, state);
     const view = timeline.at(this.point);
     const kept = this.anchor();
-    this.entries = new LogEntries(timeline, view, state.filters);
+    this.entries = new LogEntries(timeline, view, state.filters, state.unfolded);
     const anchored = this.anchoredPosition(kept);
     const position = isNewPoint ? this.pointPosition(state, anchored) : anchored;
     this.list.setCount(this.entries.count, position);
@@ -191,7 +213,14 @@ export class LogView {
     const isActive = active >= 0 && active < this.entries.count && this.entries.entry(active).key === state.selected;
     const index = isActive ? active : state.selected ? this.entries.indexOf(state.selected) : -1;
     this.list.setActive(index);
-    if (index < 0 || isActive || before?.selected === state.selected) return;
+    const folds = index < 0 && before?.selected !== state.selected ? this.entries.foldsOver(state.selected) : [];
+    if (folds.length > 0) {
+      this.awaited = state.selected;
+      this.app.state.set({ unfolded: [...state.unfolded, ...folds] });
+    }
+    const isAwaited = this.awaited !== "" && this.awaited === state.selected;
+    if (index < 0 || isActive || (before?.selected === state.selected && !isAwaited)) return;
+    this.awaited = "";
     this.isPointShown = false;
     this.list.reveal(index);
   }
@@ -203,10 +232,10 @@ export class LogView {
    */
   renderHeads(state, timeline) {
     const said = formatCount(timeline.rows.length, "event");
-    const hidden = timeline.rows.length + (this.entries?.placed.length ?? 0) - (this.entries?.count ?? 0);
+    const isFiltered = this.entries?.folds === false;
     const isReplay = state.lane === "whatIf";
     clear(this.saidHead, el("b", null, isReplay ? "Log of the replay" : "Log"), isReplay ? ` · ${said}` : ` everything that was said · ${said}`);
-    if (hidden > 0) this.saidHead.append(` · the filters show ${formatCount(this.entries?.count ?? 0, "row")}`);
+    if (isFiltered) this.saidHead.append(` · the filters show ${formatCount(this.entries?.count ?? 0, "row")}`);
     const lane = isReplay ? "the model would see" : "the model sees";
     const items = timeline.at(this.point).items().length;
     const where = this.point >= 0 ? ` after e${this.point}` : "";
@@ -313,6 +342,8 @@ export class LogView {
    * @returns {void}
    */
   handleClick(event) {
+    const fold = event.target instanceof Element ? event.target.closest("[data-branch]") : null;
+    if (fold instanceof HTMLElement && fold.dataset.branch) return this.toggleBranch(Number(fold.dataset.branch));
     const link = event.target instanceof Element ? event.target.closest("[data-goto]") : null;
     const seq = link instanceof HTMLElement ? link.dataset.goto : "";
     if (seq && this.app.state.current.lane === "recorded") this.app.goTo(Number(seq));

@@ -1,5 +1,5 @@
 /**
- * Buttons that change the session: undo, expand, pin, supersede, drop and compact.
+ * Buttons that change the session: undo, expand, pin, mark, supersede, drop and compact.
  *
  * Each asks first and says what will happen. The server appends the same event as the library, the chat and the API do,
  * and the page then loads what is new. Actions apply to the newest state of the session, whatever point is shown.
@@ -11,7 +11,7 @@ import { coversOf } from "./covers.js";
 import { clear, el, setText } from "./dom.js";
 import { expansionSize, growthSentence, whyTooLarge } from "./expansion_size.js";
 import { formatCount, formatNumber, oneLine } from "./format.js";
-import { laterMessages, pinOfMessage, supersessionOf } from "./message_marks.js";
+import { laterMessages, markOf, pinOfMessage, supersessionOf } from "./message_marks.js";
 import { actionButton, confirmAction, eventLink, problemBox } from "./panel_parts.js";
 import { isSent, seqOfKey } from "./timeline_state.js";
 
@@ -28,11 +28,22 @@ import { isSent, seqOfKey } from "./timeline_state.js";
  * @property {(value: string) => ActionBody} body  `value` is that of the field.
  * @property {string} title  The question of the dialog.
  * @property {string[]} sentences  What will happen.
+ * @property {string} [label]  What the field is about.
  * @property {() => HTMLSelectElement} [field]  Something to choose in the dialog.
  * @property {string} [whyNot]  Why it cannot be used now; "" if it can.
  * @property {() => Promise<import("./types.js").ExpansionRoom>} [room]  What else will be hidden to make room for it.
  * @property {() => string} [waits]  What is waited for, if that can take long; it can be cancelled then.
  */
+
+/**
+ * The priorities of messages with their names.
+ * @type {[string, string][]}
+ */
+const PRIORITIES = [
+  ["low", "Low"],
+  ["normal", "Normal"],
+  ["high", "High"],
+];
 
 /** What every confirmation ends with. */
 export const UNDO_HINT = "You can take it back with Undo; the log keeps everything.";
@@ -65,6 +76,7 @@ export function messageActions(app, key) {
     undoOf(app, key, change),
     expandOf(app, key, change),
     pinOf(app, key, change),
+    ...markChoices(app, key, change),
     ...supersedeOf(app, key, change),
     dropOf(app, key, change),
   ]);
@@ -258,7 +270,7 @@ function runningLine(what, cancel) {
  */
 async function perform(app, subject, choice, buttons) {
   const field = choice.field?.();
-  const asked = field ? [...choice.sentences, el("label", { class: "dialog-field" }, "The later message ", field)] : choice.sentences;
+  const asked = field ? [...choice.sentences, el("label", { class: "dialog-field" }, `${choice.label} `, field)] : choice.sentences;
   if (!(await confirmAction(choice.title, asked, choice.name, choice.room?.()))) return;
   const usable = buttons.filter((button) => !button.disabled);
   for (const button of usable) button.disabled = true;
@@ -421,6 +433,44 @@ function dropOf(app, key, change, noun = "message") {
 }
 
 /**
+ * The buttons that say when reductions hide a message, and that take it back.
+ * @param {App} app
+ * @param {string} key
+ * @param {ViewChange} change
+ * @returns {ActionChoice[]}
+ */
+function markChoices(app, key, change) {
+  const recorded = markOf(app.timeline, seqOfKey(key));
+  /** @type {ActionChoice} */
+  const mark = {
+    name: "Mark…",
+    body: (priority) => ({ action: "mark", event: key, priority }),
+    title: `When do reductions hide ${key}?`,
+    sentences: [
+      `Low: before all other messages. High: last of all, but before the user's messages and the summaries. A call is meant with its results.`,
+      "The next request stays as it is; the next cut follows the mark. You can take it back with Unmark.",
+    ],
+    label: "Priority",
+    field: () =>
+      el(
+        "select",
+        null,
+        PRIORITIES.map(([value, name]) => el("option", { value }, name)),
+      ),
+    whyNot: isSent(change.level) ? "" : "It is not in the request.",
+  };
+  if (recorded < 0) return [mark];
+  /** @type {ActionChoice} */
+  const unmark = {
+    name: "Unmark",
+    body: () => ({ action: "undo", event: `e${recorded}` }),
+    title: `Unmark ${key}, that is: undo e${recorded}?`,
+    sentences: [`${key} has the priority again that it had before e${recorded}.`],
+  };
+  return [mark, unmark];
+}
+
+/**
  * The buttons that say that a message of the user, or a pinned rule, no longer holds, and that it does again.
  * @param {App} app
  * @param {string} key
@@ -442,6 +492,7 @@ function supersedeOf(app, key, change) {
       `${key} no longer holds. A line at its end names the later message, wherever ${key} is shown; pinned, it stays pinned.`,
       "The provider reads everything behind it again. You can take it back with Holds again; the log keeps everything.",
     ],
+    label: "The later message",
     field: () =>
       el(
         "select",

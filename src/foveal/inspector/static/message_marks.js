@@ -57,12 +57,33 @@ export function laterMessages(timeline, seq) {
  * @returns {number}
  */
 export function supersessionOf(timeline, seq) {
+  return newestAbout(timeline, seq, "superseded");
+}
+
+/**
+ * The newest event, not taken back, that gave a message its priority. -1 if there is none.
+ * @param {TimelineState} timeline
+ * @param {number} seq
+ * @returns {number}
+ */
+export function markOf(timeline, seq) {
+  return newestAbout(timeline, seq, "prioritised");
+}
+
+/**
+ * The newest event of a kind about a message that is not taken back. -1 if there is none.
+ * @param {TimelineState} timeline
+ * @param {number} seq
+ * @param {string} wanted
+ * @returns {number}
+ */
+function newestAbout(timeline, seq, wanted) {
   /** @type {Set<number>} */
   const undone = new Set();
   for (let index = timeline.rows.length - 1; index >= 0; index -= 1) {
     const { seq: at, kind, target } = timeline.rows[index];
     if (kind === "reverted") undone.add(target);
-    else if (kind === "superseded" && target === seq && !undone.has(at)) return at;
+    else if (kind === wanted && target === seq && !undone.has(at)) return at;
   }
   return -1;
 }

@@ -11,6 +11,7 @@ import { formatBytes, formatCount, formatNumber, formatTime, oneLine, visibleTex
 import { ghostText } from "./log_row.js";
 import { messageActions } from "./message_actions.js";
 import { isSent, seqOfKey } from "./timeline_state.js";
+import { term } from "./words.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Panel} Panel */
@@ -143,7 +144,7 @@ class MessagePanel {
     const left = changes.length - shown.length;
     clear(
       this.history,
-      el("h3", null, "Levels"),
+      el("h3", null, term("level", "Levels")),
       changes.length === 0 && el("p", { class: "muted" }, "This event is no message of the request, so it has no level."),
       left > 0 && el("p", { class: "muted" }, `${formatCount(left, "earlier change")} not listed.`),
       el("ol", { class: "history-list" }, rows),
@@ -291,7 +292,7 @@ class MessagePanel {
  */
 function levelSentence(app, state, change, units) {
   if (!change) return ["Not in the request at this point."];
-  const mark = el("span", { class: `level-badge level-${change.level}` }, `${levelMark(change.level)} ${levelName(change.level)}`);
+  const mark = term(change.level, `${levelMark(change.level)} ${levelName(change.level)}`, `level-badge level-${change.level}`);
   const now = app.timeline.tokens(change.units, state.point);
   const before = app.timeline.tokens(units || change.units, state.point);
   const sizes = before === now ? formatCount(now, "token") : `${formatNumber(before)} → ${formatCount(now, "token")}`;

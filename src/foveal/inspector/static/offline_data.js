@@ -27,6 +27,7 @@ import { TimelineState } from "./timeline_state.js";
  * @property {Record<string, MessageText>} [shown]
  * @property {SentRequest[]} [requests]
  * @property {import("./types.js").ShownStatements} [statements] those at the newest event
+ * @property {import("./types.js").StepSurprises} [surprises]
  */
 
 /** Shortest text that can be searched for. */
@@ -177,6 +178,16 @@ export class OfflineData extends DataSource {
     const { statements } = this._embedded;
     if (!statements) throw new Problem(`The exported file does not hold the statements of the user. ${NEEDS_SERVER}`);
     return statements;
+  }
+
+  /**
+   * @override
+   * @returns {Promise<import("./types.js").StepSurprises>}
+   */
+  async surprises() {
+    const { surprises } = this._embedded;
+    if (!surprises) throw new Problem(`The exported file does not hold the surprise of the steps. ${NEEDS_SERVER}`);
+    return surprises;
   }
 
   /**

@@ -125,7 +125,7 @@ export function problemBox(error, retry) {
 
 /**
  * Return a list of facts: a term and its value. Facts without a value are left out.
- * @param {Array<[string, Child | Child[]]>} facts
+ * @param {Array<[Child, Child | Child[]]>} facts
  * @returns {HTMLElement}
  */
 export function factList(facts) {

@@ -12,6 +12,7 @@ import { createReductionsPanel } from "./reductions_panel.js";
 import { createRequestsPanel } from "./requests_panel.js";
 import { createSearchPanel } from "./search_panel.js";
 import { createStatementsPanel } from "./statements_panel.js";
+import { createWhatHappenedPanel } from "./what_happened_panel.js";
 import { createWhatIfPanel } from "./what_if_panel.js";
 
 /** @typedef {import("./types.js").App} App */
@@ -23,6 +24,7 @@ import { createWhatIfPanel } from "./what_if_panel.js";
  * @type {((app: App) => Panel)[]}
  */
 const PANELS = [
+  createWhatHappenedPanel,
   createMessagePanel,
   createReductionsPanel,
   createRequestsPanel,

@@ -26,6 +26,7 @@ import {
   textBlock,
 } from "./panel_parts.js";
 import { lowerBound } from "./timeline_state.js";
+import { term } from "./words.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Panel} Panel */
@@ -225,7 +226,8 @@ function cardArticle(app, timeline, card, point) {
       "h3",
       { class: "card-title" },
       el("span", { class: "card-icon", "aria-hidden": "true" }, kindIcon(card.kind)),
-      `${kindName(card.kind)} by `,
+      term(card.kind === "compacted" ? "summarised" : card.kind, kindName(card.kind)),
+      " by ",
       eventLink(app, card.seq),
       el("span", { class: "card-place" }, place),
     ),
@@ -251,7 +253,7 @@ function cardBody(app, timeline, card, place) {
       ["Author", authorText(card)],
       ["Covers", rangeLinks(app, card)],
       ["Cost", costText(card)],
-      ["Pays", payText(timeline, card)],
+      [term("pays", "Pays"), payText(timeline, card)],
       ["Names kept", card.score === null ? "" : `${formatPercent(card.score)} of the rare names of the source`],
       ["Problem", card.problem],
     ]),
@@ -341,24 +343,12 @@ function costText(card) {
  */
 function payText(timeline, card) {
   if (card.kind === "compaction_failed") return "";
-  const followed = callsWhileInForce(timeline, card);
+  const followed = timeline.callsWhileInForce(card);
   const after = card.pays_after;
   if (after === null) return `unknown, because no price is known; ${formatCount(followed, "call")} followed`;
   if (after === 0) return `at once; ${formatCount(followed, "call")} followed`;
   const verdict = followed >= after ? "it has paid" : card.undone >= 0 ? "it was undone before" : "not yet";
   return `after ${formatCount(after, "call")}; ${formatNumber(followed)} followed: ${verdict}`;
-}
-
-/**
- * Requests that were sent while the reduction was in force.
- * @param {TimelineState} timeline
- * @param {ReductionCard} card
- * @returns {number}
- */
-function callsWhileInForce(timeline, card) {
-  const end = card.undone >= 0 ? card.undone : Infinity;
-  const { requests } = timeline;
-  return lowerBound(requests, (request) => request.at < end) - lowerBound(requests, (request) => request.at < card.seq);
 }
 
 /**

@@ -8,6 +8,7 @@ import { CACHE_PARTS, CacheMap, MISS_CAUSES, lostText } from "./cache_map.js";
 import { clear, el } from "./dom.js";
 import { formatCount, formatDollars, formatNumber, formatPercent, formatTime, sessionCost } from "./format.js";
 import { actionButton, calmRender, eventLink, factList, linkEvents, messageLink, stateNote } from "./panel_parts.js";
+import { term } from "./words.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").CacheMiss} CacheMiss */
@@ -88,7 +89,7 @@ function lossTable(requests) {
   return el(
     "table",
     { class: "figures" },
-    el("caption", null, "Misses by cause"),
+    el("caption", null, term("miss", "Misses"), " by cause"),
     el("thead", null, el("tr", null, ["Cause", "Misses", "Tokens", "Lost"].map((name) => el("th", { scope: "col" }, name)))),
     el(
       "tbody",
@@ -133,9 +134,9 @@ function legend() {
     "ul",
     { class: "legend", "aria-label": "Legend" },
     CACHE_PARTS.map(([name, word, meaning]) =>
-      el("li", null, el("span", { class: `swatch is-${name}`, "aria-hidden": "true" }), `${word} ${meaning}`),
+      el("li", null, el("span", { class: `swatch is-${name}`, "aria-hidden": "true" }), term(name, `${word} ${meaning}`)),
     ),
-    el("li", null, el("span", { class: "swatch is-mark", "aria-hidden": "true" }), "Cache mark"),
+    el("li", null, el("span", { class: "swatch is-mark", "aria-hidden": "true" }), term("mark")),
   );
 }
 
@@ -153,7 +154,7 @@ function requestDetail(app, timeline, index) {
   return [
     el("h3", null, `Request ${formatNumber(request.number)}, after `, eventLink(app, request.at)),
     factList([
-      ["Missed", miss ? missSentence(app, miss) : ""],
+      [term("miss", "Missed"), miss ? missSentence(app, miss) : ""],
       ["Lost", miss ? lostText(miss) : ""],
       ["Tokens", `${formatNumber(request.tokens)} ${isReported ? "reported" : "estimated"}${shareOfWindow(request)}`],
       ["Cache", isReported ? cacheAmounts(request) : ""],

@@ -1,7 +1,9 @@
 /**
- * The state of the page in the fragment of its address: `#e412&panel=cache&message=e37`, or `#r17` for a request.
+ * The state of the page in the fragment of its address: `#e412&panel=requests&message=e37`, or `#r17` for a request.
  *
- * Without an event, the page follows the newest one.
+ * 1. Without an event, the page follows the newest one.
+ * 2. An address that names neither panel nor message opens the panel of its place: `#e412` the reduction or message,
+ *    `#r17` the request, and an address without a place what happened.
  *
  * @module
  */
@@ -54,8 +56,9 @@ export function readFragment(fragment, timeline) {
   const numbers = (fields.get("compare") ?? "").split("-").map((text) => Number(text || NaN) - 1);
   return {
     ...readPlace(place, timeline),
-    selected: /^[enm]\d+(\.\d+)?$/.test(fields.get("message") ?? "") ? fields.get("message") : "",
-    panel: fields.get("panel") || "message",
+    ...(fields.has("panel") || fields.has("message")
+      ? { selected: /^[enm]\d+(\.\d+)?$/.test(fields.get("message") ?? "") ? fields.get("message") : "", panel: fields.get("panel") || "message" }
+      : panelOfPlace(place, timeline)),
     filters: {
       roles: listOf(fields.get("role")),
       tools: listOf(fields.get("tool")),
@@ -74,10 +77,13 @@ export function readFragment(fragment, timeline) {
  */
 export function writeFragment(state, timeline) {
   const { filters, compare } = state;
+  const place = placeText(state, timeline);
+  const own = panelOfPlace(place, timeline);
+  const isOwn = own.panel === state.panel && own.selected === state.selected;
   /** @type {[string, string][]} */
   const fields = [
-    ["panel", state.panel === "message" ? "" : state.panel],
-    ["message", state.selected],
+    ["panel", isOwn || (state.panel === "message" && state.selected) ? "" : state.panel],
+    ["message", isOwn ? "" : state.selected],
     ["role", filters.roles.join(",")],
     ["tool", filters.tools.map(encodeURIComponent).join(",")],
     ["level", filters.levels.join(",")],
@@ -85,7 +91,21 @@ export function writeFragment(state, timeline) {
     ["compare", compare.a >= 0 && compare.b >= 0 ? `${compare.a + 1}-${compare.b + 1}` : ""],
   ];
   const named = fields.filter(([, value]) => value).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
-  return [placeText(state, timeline), ...named].join("&");
+  return [place, ...named].join("&");
+}
+
+/**
+ * Return the panel that shows what an address without a panel and a message names.
+ * @param {string} place such as `e412`, `r17` or ""
+ * @param {TimelineState} timeline
+ * @returns {{panel: string, selected: string}}
+ */
+function panelOfPlace(place, timeline) {
+  if (/^r\d{1,15}$/.test(place)) return { panel: "requests", selected: "" };
+  const row = /^e\d{1,15}$/.test(place) ? timeline.row(Number(place.slice(1))) : undefined;
+  if (!row) return { panel: "happened", selected: "" };
+  if (timeline.reductions.some((card) => card.seq === row.seq)) return { panel: "reductions", selected: "" };
+  return row.kind === "used" ? { panel: "requests", selected: "" } : { panel: "message", selected: `e${row.seq}` };
 }
 
 /**

@@ -28,6 +28,9 @@ import { TimelineState } from "./timeline_state.js";
 /** Height of the page from which on the related sessions are shown at once. */
 const MIN_LANES_HEIGHT_PX = 900;
 
+/** Where the panels stand below the log; the style sheets have the same width. */
+const NARROW = "(max-width: 1000px)";
+
 /**
  * The parts of the page that the server has rendered.
  * @typedef {object} PageParts
@@ -185,10 +188,14 @@ function lanesBox(lanes) {
 function renderer(views) {
   return (state, before) => {
     document.body.dataset.lane = state.lane;
+    document.body.dataset.panel = state.panel;
     views.scrubber.render(state, before);
     views.log.render(state, before);
     views.filters.render(state, views.log.levels);
     views.tabs.render(state);
+    // On a narrow screen the log moves above the panels again, and what a line leads to would be far below.
+    const isLeft = before?.panel === "happened" && state.panel !== "happened";
+    if (isLeft && matchMedia(NARROW).matches) views.tabs.element.scrollIntoView({ block: "start" });
   };
 }
 
@@ -205,6 +212,7 @@ function connectSessionKeys(app, { scrubber, log, filters, tabs, help, theme }) 
     play: () => scrubber.togglePlay(),
     moveRows: (rows) => log.moveSelection(rows),
     openRow: () => log.openSelected(),
+    foldBranch: () => log.toggleBranch(),
     search: () => tabs.openAndFocus("search"),
     filter: () => filters.input.focus(),
     panel: (index) => tabs.open(index),

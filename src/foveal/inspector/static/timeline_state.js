@@ -302,6 +302,17 @@ export class TimelineState {
   }
 
   /**
+   * Return how many requests were sent while a reduction was in force.
+   * @param {ReductionCard} card
+   * @returns {number}
+   */
+  callsWhileInForce(card) {
+    const end = card.undone >= 0 ? card.undone : Infinity;
+    const until = (/** @type {number} */ seq) => lowerBound(this.requests, (request) => request.at < seq);
+    return until(end) - until(card.seq);
+  }
+
+  /**
    * Return the tokens of a number of units, by the ratio of the request at an event.
    * @param {number} units
    * @param {number} seq

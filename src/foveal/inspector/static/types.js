@@ -306,6 +306,24 @@
  */
 
 /**
+ * A step that its request said less about than the whole history does.
+ * @typedef {object} SurprisingStep
+ * @property {number} answer the event of the step
+ * @property {number} bits bits per byte more than after the whole history
+ * @property {[string, string][]} [gone] what the step quotes and its request did not have, each with the newest
+ *     message that has it
+ */
+
+/**
+ * @typedef {object} StepSurprises
+ * @property {number} at the newest event of the log that was measured
+ * @property {number} [steps] steps after the first reduction that can be measured
+ * @property {number} [measured]
+ * @property {number} [mean] bits per byte
+ * @property {SurprisingStep[]} [worst] the most surprising first
+ */
+
+/**
  * @typedef {object} WhatIfFigure
  * @property {string} name
  * @property {string} [unit] `dollars`, `share` (0 to 1), `tokens` or `count`
@@ -324,9 +342,10 @@
 /**
  * What to do with a session.
  * @typedef {object} ActionBody
- * @property {"undo" | "expand" | "pin" | "supersede" | "drop" | "compact"} action
+ * @property {"undo" | "expand" | "pin" | "mark" | "supersede" | "drop" | "compact"} action
  * @property {string} [event]
  * @property {string} [by] the later message that replaces the event
+ * @property {string} [priority] when reductions hide the event: `low`, `normal` or `high`
  * @property {string} [text]
  * @property {string} [focus]
  * @property {string} [writer] name of a `OfferedWriter`; "" for the default one
@@ -363,6 +382,7 @@
  * @property {string} selected key of the selected message; "" if none is
  * @property {string} panel id of the open panel
  * @property {Filters} filters
+ * @property {readonly number[]} unfolded branches that are shown whole after their end, by the event that began them
  * @property {{a: number, b: number}} compare indices of the two requests of the diff; -1 if none is chosen
  * @property {"log" | "view"} columns the column that a narrow screen shows; a wide one shows both
  * @property {number} version counts the parts that were appended to the timeline

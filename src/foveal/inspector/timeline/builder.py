@@ -29,6 +29,7 @@ from foveal.core.engine.engine import Engine
 from foveal.core.engine.settings import EngineSettings, recorded_reserve, recorded_window
 from foveal.core.log.events import (
     AnyFact,
+    BranchEnded,
     Clipped,
     Compacted,
     CompactionFailed,
@@ -39,6 +40,7 @@ from foveal.core.log.events import (
     ModelSaid,
     Opened,
     Pinned,
+    Prioritised,
     Reverted,
     Rewound,
     Superseded,
@@ -307,11 +309,13 @@ def _target(fact: AnyFact) -> int:
     match fact:
         case Reverted(target=target) | Clipped(target=target) | Superseded(target=target):
             return target
+        case Prioritised(target=target):
+            return target
         case Rewound(to=to):
             return to
         case Pinned(target=target) if target is not None:
             return target
-        case Expanded(first=first):
+        case BranchEnded(branch=first) | Expanded(first=first) | Compacted(reason="branch", first=first):
             return first
         case _:
             return -1

@@ -10,6 +10,8 @@ from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (
     UNREADABLE,
     AnyFact,
+    Branched,
+    BranchEnded,
     Clipped,
     Compacted,
     CompactionFailed,
@@ -26,9 +28,11 @@ from foveal.core.log.events import (
     Opened,
     Overflowed,
     Pinned,
+    Prioritised,
     Reverted,
     Rewound,
     SnapshotTaken,
+    Steered,
     Superseded,
     ThinkingLeftOut,
     ToolReturned,
@@ -51,6 +55,8 @@ _REASONS: Final = {
     "tokens": "the request came near the limit",
     "room": "the request would not have fitted otherwise",
     "price": "a smaller request costs less",
+    "asked": "the model asked for it",
+    "priority": "messages of low priority go first",
     "turns": "enough turns had passed",
     "messages": "there were too many messages",
     "hand": "requested by the user",
@@ -93,12 +99,20 @@ def event_sentence(fact: AnyFact) -> str:
             return preview_text(fact.text) if fact.text else f"pinned {_handle(fact.target)}"
         case Superseded():
             return f"{handle(fact.target)} replaced by {handle(fact.by)}: {reason_text('hand')}"
+        case Prioritised():
+            return f"{handle(fact.target)} has {fact.priority} priority"
+        case Steered():
+            return preview_text(steered_text(fact))
         case Noted():
             return preview_text(f"{fact.topic}: {fact.text}" if fact.topic else fact.text)
         case Used():
             return _usage_sentence(fact)
         case SnapshotTaken():
             return preview_text(fact.label)
+        case Branched():
+            return preview_text(f"branch: {fact.task}")
+        case BranchEnded():
+            return preview_text(f"branch {handle(fact.branch)} ended: {fact.result}")
         case Erased():
             return f"erased: {one_line(fact.was)}"
         case Marked():
@@ -123,6 +137,17 @@ def event_sentence(fact: AnyFact) -> str:
             assert_never(fact)
 
 
+def steered_text(fact: Steered) -> str:
+    """Return what the user, a hook or the model decided about a cut."""
+    wishes = (
+        "no cut" if fact.veto else "",
+        f"keep {', '.join(map(handle, fact.keep))}" if fact.keep else "",
+        f"focus on {fact.focus}" if fact.focus else "" if fact.keep or fact.veto else "no focus",
+    )
+    refused = f"; not followed: {fact.refused}" if fact.refused else ""
+    return f"the {fact.by} asked for: {', '.join(filter(None, wishes))}{refused}"
+
+
 def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | CompactionFailed) -> str:
     """Return in one line what a reduction did, and why, such as `masked 4 messages: a smaller request costs
     less`."""
@@ -137,6 +162,8 @@ def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | Compaction
             done = cut_text(fact)
         case Compacted() if fact.takes_item_back:
             return one_line(f"{fact.rule}, a summary by a provider: {instead_text(fact)}", width=200)
+        case Compacted(reason="branch"):
+            return f"folded {handle(fact.first)} to {handle(fact.last)}, a branch, to its result"
         case Compacted():
             by = f" by {one_line(fact.by)}" if fact.by else ""
             done = f"summarised {handle(fact.first)} to {handle(fact.last)}{by}"

@@ -272,12 +272,16 @@ class Archive:
             raise RecallProblem('a search needs a query: {"query": "words, names or numbers to look for"}')
         async with self._turn():
             until = time.monotonic() + self._work_s
-            located, left = await self._list(wanted or SessionFilter()), 0
-            if session:
-                located = [self._resolve(located, session)]
-            elif wanted is not None and wanted.needs_details:
-                located, left = await self._select(located, wanted, until)
-            searched = await self._bring_up_to_date(located, until, progress, query)
+            while True:
+                located, left = await self._list(wanted or SessionFilter()), 0
+                listed = len(self._listed)
+                if session:
+                    located = [self._resolve(located, session)]
+                elif wanted is not None and wanted.needs_details:
+                    located, left = await self._select(located, wanted, until)
+                searched = await self._bring_up_to_date(located, until, progress, query)
+                if self._is_over(until) or await self._count_listed() == listed:
+                    break
             # Also in sessions of which only a part is indexed yet.
             hits = await self._index.search([each.entry for each in located], query, MAX_SEARCH_HITS)
             blocks = [block async for block in self._matches(located, query, hits, limit)]
@@ -296,10 +300,11 @@ class Archive:
         and sessions are indexed for about `index_s`."""
         async with self._turn():
             located = await self._list(SessionFilter())
-            until = time.monotonic() + title_s
-            named, _ = await self._select(located, SessionFilter(text=query), until)
             if index_s:
                 await self._bring_up_to_date(located, time.monotonic() + index_s, None)
+                located = await self._list(SessionFilter())  # a file that was read may have several
+            until = time.monotonic() + title_s
+            named, _ = await self._select(located, SessionFilter(text=query), until)
             handles = [each.entry.handle for each in named]
             having = await self._with_all_parts(query, located, time.monotonic() + title_s)
             handles += await self._best_first(query, [each.entry for each in having])
@@ -368,6 +373,11 @@ class Archive:
         except StoreUnusable as problem:
             self._listed.add_problem(problem)
         return [each for each in self._listed if first <= each.entry.active <= last]
+
+    async def _count_listed(self) -> int:
+        """Return how many sessions there are now: a file that was read to be searched may have several."""
+        await self._listed.refresh(max_age=0.0)
+        return len(self._listed)
 
     def _resolve(self, located: Sequence[ListedSession], session: str) -> ListedSession:
         """Return the session that a call names."""

@@ -1,4 +1,4 @@
-"""The native API: sessions, memories and schedules over HTTP, with an OpenAPI document.
+"""The native API: sessions, memories, schedules and administration over HTTP, with an OpenAPI document.
 
 `routes` and `openapi` are made from the same operations.
 """
@@ -10,6 +10,7 @@ from typing import Any, Final
 from starlette.routing import Route
 
 from foveal.server import Service
+from foveal.server.api.admin_endpoints import ADMIN_OPERATIONS
 from foveal.server.api.memory_endpoints import MEMORY_OPERATIONS
 from foveal.server.api.openapi import openapi_document
 from foveal.server.api.operation import ApiOperation, Worker, routes_for
@@ -22,6 +23,7 @@ _OPERATIONS: Final[tuple[ApiOperation[Any, Any], ...]] = (
     *SESSION_OPERATIONS,
     *MEMORY_OPERATIONS,
     *SCHEDULE_OPERATIONS,
+    *ADMIN_OPERATIONS,
 )
 
 

@@ -37,6 +37,7 @@ PATH_PARAMETERS: Final[Mapping[str, Json]] = {
     "user": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._~:@-]{0,199}$"},
     "entry": {"type": "string", "pattern": "^m?[0-9]{1,15}$"},
     "handle": {"type": "string", "pattern": "^e?[0-9]{1,15}$"},
+    "token": {"type": "string", "pattern": "^[0-9a-f]{8}$"},
 }
 """JSON schemas of the parameters in paths."""
 HEADER_NUMBER: Final[Json] = {"type": "string", "pattern": "^[0-9]{0,15}$"}

@@ -3,7 +3,8 @@
 1. An `ApiOperation` is one row of a table. The routes and the OpenAPI document are both made from it.
 2. A body must be JSON and match its struct; so must the query string, with every parameter at most once. A handler
    sees only requests that were checked.
-3. The tenant comes from `guard` and from nowhere else.
+3. The tenant comes from `guard` and from nowhere else, and so does the user of a token that names one: it reaches
+   no other user's sessions and memory, and what it asks models for counts for its user.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from typing import Any, Final, Generic, Protocol, get_args, get_type_hints
 
+from starlette.datastructures import State
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from foveal.errors import FovealError, UnknownHandle
 from foveal.server import LiveSession, Service, Tenant
+from foveal.server.audit import AuditedObject
 from foveal.web.asgi_extensions import wait_for_client_end
 from foveal.web.event_stream import MayReadOn
 from foveal.web.http_errors import HttpError, http_error_of
@@ -43,7 +46,10 @@ class ApiCall(Generic[BodyT, QueryT]):
 
     service: Service
     worker: Worker | None
-    tenant: Tenant
+    tenant_name: str
+    """"" for an administrator."""
+    bound_user: str
+    """The user whom the token names; "" if it may act for all users of its tenant."""
     path_params: Mapping[str, str]
     headers: Mapping[str, str]
     may_read_on: MayReadOn
@@ -51,10 +57,42 @@ class ApiCall(Generic[BodyT, QueryT]):
     """Returns when the client has gone, or has ended its side of the connection."""
     body: BodyT
     query: QueryT
+    state: State
+    """The state of the request."""
+
+    def audit_as(self, name: str, *, tenant: str | None = None) -> None:
+        """Say what the request is about, and which tenant it concerns, for the audit trail."""
+        self.state.audited = AuditedObject(name, tenant)
+
+    @cached_property
+    def tenant(self) -> Tenant:
+        """The tenant of the caller."""
+        return self.service.tenant(self.tenant_name)
 
     async def session(self) -> LiveSession:
         """Return the session that the path names; raises `UnknownSession`."""
         return await self.tenant.session(self.path_params["session"])
+
+    async def check_user(self, *, spends: bool) -> None:
+        """Raise `HttpError` if the token names a user and the path something of another one. What `spends` must be
+        in a session of this user, so that it is counted."""
+        user, session = self.bound_user, self.path_params.get("session", "")
+        if not user:
+            return
+        if self.path_params.get("user", user) != user:
+            raise self.other_user_error()
+        if session:
+            inbox = self.service.runtime.inbox
+            users = await inbox.users_of(self.tenant_name, session)
+            setup = await inbox.session_setup(self.tenant_name, session)
+            if not users <= {user} or (spends and (setup is None or setup.user != user)):
+                await self.session()  # raises if there is none
+                raise self.other_user_error()
+
+    def other_user_error(self) -> HttpError:
+        """Return the error for what does not belong to the user of the token."""
+        detail = f"this token belongs to the user {self.bound_user!r} and reaches nothing of others"
+        return HttpError(403, detail, code="other_user")
 
     def require_worker(self) -> Worker:
         """Return the worker; raises `HttpError` if this server runs no background jobs."""
@@ -161,7 +199,9 @@ class Endpoint:
             allowed = ", ".join(self._operations)
             raise HttpError(405, f"this path allows {allowed}", headers={"Allow": allowed})
         try:
-            response = await operation.handler(await self._call(request, operation))
+            call = await self._call(request, operation)
+            await call.check_user(spends=operation.method == "POST")
+            response = await operation.handler(call)
         except FovealError as problem:
             raise _api_error(problem) from problem
         await response(scope, receive, send)
@@ -170,13 +210,15 @@ class Endpoint:
         return ApiCall(
             service=self._service,
             worker=self._worker,
-            tenant=self._service.tenant(request.state.caller.tenant),
+            tenant_name=request.state.caller.tenant,
+            bound_user=request.state.caller.user,
             path_params=request.path_params,
             headers=request.headers,
             may_read_on=request.state.may_read_on,
             client_end=partial(wait_for_client_end, request),
             body=await read_body(request, operation.body),
             query=read_query(request, operation.query),
+            state=request.state,
         )
 
 

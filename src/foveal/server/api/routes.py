@@ -236,6 +236,13 @@ SESSION_OPERATIONS: Final[tuple[ApiOperation[Any, Any], ...]] = (
         errors=(409,),
     ),
     _operation(
+        "mark",
+        id="mark_message",
+        handler=session_endpoints.mark_message,
+        results=(ApiResult("The priority is stored; `undo` removes it.", schemas.ApiMarked),),
+        errors=(409, 422),
+    ),
+    _operation(
         "supersede",
         id="supersede_message",
         handler=session_endpoints.supersede_message,

@@ -122,6 +122,7 @@ async def list_schedules(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 
 async def create_schedule(call: ApiCall[NewSchedule, EmptyBody]) -> Response:
+    call.audit_as(f"schedule:{call.body.name}")
     fields = _redacted(call, msgspec.structs.asdict(call.body))
     call.service.runtime.config_of(call.body.agent)  # raises if it has no such agent
     schedule = Schedule(**fields, tenant=call.tenant.name)
@@ -153,6 +154,10 @@ async def run_schedule(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 
 def _store(call: ApiCall[Any, Any]) -> ScheduleStore:
+    if (
+        call.bound_user
+    ):  # schedules belong to the tenant, and those of a user would not be counted for this user
+        raise call.other_user_error()
     return ScheduleStore(call.service.runtime.database)
 
 

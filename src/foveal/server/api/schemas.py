@@ -19,7 +19,7 @@ from foveal.core.engine.event_status import EventStatus
 from foveal.core.engine.report import Report
 from foveal.core.log import events
 from foveal.core.log.codec import plain
-from foveal.core.log.events import Dialect
+from foveal.core.log.events import DialectName, Priority
 from foveal.core.models.cost import UsageTotals
 from foveal.core.wire import original_text
 from foveal.core.wire.event_text import search_text
@@ -30,6 +30,9 @@ from foveal.memory.facts import EntryKind
 from foveal.memory.quotes import MAX_ENTRY_CHARS
 from foveal.ports import Hit, SessionInfo
 from foveal.server import Turn, TurnOutcome
+from foveal.server.audit import AUDIT_PAGE, AuditAction, AuditEntry
+from foveal.server.auth_tokens import TokenRole
+from foveal.server.daily_usage import UsageRow
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._~:@-]*$(?!\n)"
 """Pattern of the ids of sessions and users: characters that need no escaping in a URL."""
@@ -51,6 +54,9 @@ Id: TypeAlias = Annotated[
         examples=["demo"],
         description="letters, digits and . _ ~ : @ -, a letter or digit first",
     ),
+]
+Day: TypeAlias = Annotated[
+    str, Meta(pattern=r"^([0-9]{4}-[0-9]{2}-[0-9]{2})?$(?!\n)", max_length=10, examples=["2026-01-31"])
 ]
 ShortText: TypeAlias = Annotated[str, Meta(max_length=200)]
 ModelName: TypeAlias = Annotated[
@@ -122,7 +128,7 @@ class NewMessages(ApiBody, frozen=True):
 
     text: UserText | UnsetType = UNSET
     messages: JsonObjects | UnsetType = UNSET
-    dialect: Dialect = ""
+    dialect: DialectName = ""
     """The format of the messages; detected if it is not given."""
 
 
@@ -173,6 +179,13 @@ class SupersedeBody(ApiBody, frozen=True):
     """The later message of the user that replaces it."""
 
 
+class MarkBody(ApiBody, frozen=True):
+    handle: Handle
+    """A message."""
+    priority: Priority
+    """When reductions hide it: `low` before all others, `high` last of all."""
+
+
 class ForkBody(ApiBody, frozen=True):
     id: Id | None = None
     at: Handle | None = None
@@ -197,7 +210,10 @@ class SearchQuery(ApiBody, frozen=True):
 
 
 class ExportQuery(ApiBody, frozen=True):
-    to: Literal["foveal", "openai", "responses", "anthropic", "gemini"] = "foveal"
+    to: Literal[
+        "foveal", "openai_chat", "openai_responses", "anthropic", "gemini", "bedrock", "openai", "responses"
+    ] = "foveal"
+    """`openai` is `openai_chat`, `responses` is `openai_responses`."""
 
 
 class TurnQuery(ApiBody, frozen=True):
@@ -322,6 +338,113 @@ class ApiErased(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions in which other people spoke too: the user's messages stay in them until the session is deleted."""
 
 
+# ── Administration ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class NewTokenBody(ApiBody, frozen=True):
+    """A token to create."""
+
+    role: TokenRole = "tenant"
+    tenant: Annotated[str, Meta(max_length=MAX_API_ID_CHARS)] | None = None
+    """The tenant whose sessions it opens, `default` if null; null for other roles."""
+    label: ShortText = ""
+    """What it is for."""
+    memory: Annotated[str, Meta(max_length=2 * MAX_API_ID_CHARS)] | None = None
+    """The user whose memory drop-in requests show, as `foveal token create --memory` takes it."""
+
+
+class AdminUsageQuery(ApiBody, frozen=True):
+    by: Annotated[str, Meta(max_length=100)] = "tenant"
+    """What to sum by, separated by commas: `tenant`, `user`, `model`, `day`; empty: one sum of all."""
+    since: Day = ""
+    """The first day; empty: all before `until` too."""
+    until: Day = ""
+    """The last day, included; empty: today."""
+    tenant: Annotated[str, Meta(max_length=MAX_API_ID_CHARS)] | None = None
+    """Only this tenant."""
+    user: Annotated[str, Meta(max_length=MAX_API_ID_CHARS)] | None = None
+    """Only this user."""
+
+
+class AuditQuery(ApiBody, frozen=True):
+    since: Annotated[float, Meta(ge=0)] = 0.0
+    until: Annotated[float, Meta(ge=0)] | None = None
+    tenant: Annotated[str, Meta(max_length=MAX_API_ID_CHARS)] | None = None
+    action: AuditAction | None = None
+    user: Annotated[str, Meta(max_length=MAX_API_ID_CHARS)] | None = None
+    """Only rows about this user, whom they name by a digest."""
+    limit: Annotated[int, Meta(ge=1, le=AUDIT_PAGE)] = 200
+    after: Seq = 0
+    """The id of the last row that was read."""
+
+
+class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token without its secret."""
+
+    id: str
+    role: str
+    tenant: str
+    """"" for a role that belongs to no tenant."""
+    label: str
+    memory: str
+    created: float
+    revoked: float | None
+
+
+class ApiTokens(msgspec.Struct, frozen=True, kw_only=True):
+    tokens: list[ApiToken]
+    """Revoked ones too, oldest first."""
+
+
+class ApiNewToken(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    secret: str
+    """What clients send; it cannot be read again."""
+
+
+class ApiTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant with its usage of the last 30 days."""
+
+    name: str
+    tokens: int
+    """Valid tokens."""
+    usage: UsageRow
+
+
+class ApiTenants(msgspec.Struct, frozen=True, kw_only=True):
+    tenants: list[ApiTenant]
+    """Those with sessions, tokens or usage."""
+
+
+class ApiUsageSums(msgspec.Struct, frozen=True, kw_only=True):
+    rows: list[UsageRow]
+    """The most expensive first."""
+
+
+class ApiHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the server that answers, with what `/healthz` does not tell everyone."""
+
+    version: str
+    storage: str
+    """The folder, or the database without its password."""
+    problems: list[str]
+    failing_tenants: list[str]
+    """Tenants whose sessions could not be used in the last minute."""
+    sessions_open: int
+    turns_running: int
+    inbox: int | None
+    """Messages that wait for an answer; null if they cannot be counted."""
+    inbox_oldest_s: float | None
+    """Age of the oldest of them; null if there is none."""
+
+
+class ApiAudit(msgspec.Struct, frozen=True, kw_only=True):
+    entries: list[AuditEntry]
+    """Oldest first."""
+    next: int | None
+    """The value of `after` for the next page; null if there are no more rows now."""
+
+
 class ApiSessions(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[ApiSession]
     """The most recently active first."""
@@ -419,6 +542,11 @@ class ApiDropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiSuperseded(msgspec.Struct, frozen=True, kw_only=True):
+    handle: str
+    """The event that records it."""
+
+
+class ApiMarked(msgspec.Struct, frozen=True, kw_only=True):
     handle: str
     """The event that records it."""
 

@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from foveal import transcripts
 from foveal.core import wire
 from foveal.core.engine.operations import OperationRequest
-from foveal.core.log.events import AnyFact, Compacted, Dialect, ModelSaid, UserSaid, kind, parse_handle
+from foveal.core.log.events import AnyFact, Compacted, DialectName, ModelSaid, UserSaid, kind, parse_handle
 from foveal.errors import ProviderError, UnknownHandle
 from foveal.ports import SessionInfo
 from foveal.providers import LOCAL_SERVICE, selection
@@ -37,6 +37,7 @@ from foveal.server.api.schemas import (
     ExportQuery,
     ForkBody,
     ListQuery,
+    MarkBody,
     NewMessages,
     NewSession,
     NewTitle,
@@ -114,14 +115,19 @@ def _environment(runtime: Runtime) -> Mapping[str, str]:
 
 async def create_session(call: ApiCall[NewSession, EmptyBody]) -> Response:
     given = call.body
+    user = given.user or call.bound_user
+    if call.bound_user not in ("", user):
+        raise call.other_user_error()
+    if given.id:
+        call.audit_as(f"session:{given.id}")
     check_model(given.model, call.service.runtime)
-    if given.user and find_place(call.tenant.name, given.id or "") is not None:
+    if user and find_place(call.tenant.name, given.id or "") is not None:
         detail = "this is the id of a bot's chat, whose users are those who write there: leave out `user`"
         raise HttpError(422, detail, code="other_user")
     try:
         session = await call.tenant.create(
             given.id or "",
-            SessionSetup(given.model, given.agent, given.user or ""),
+            SessionSetup(given.model, given.agent, user),
             title=given.title,
             system=given.system,
             continue_from=given.continue_from or "",
@@ -149,6 +155,7 @@ async def rename_session(call: ApiCall[NewTitle, EmptyBody]) -> Response:
 async def fork_session(call: ApiCall[ForkBody, EmptyBody]) -> Response:
     at = None if call.body.at is None else parse_handle(call.body.at)
     new = await call.tenant.fork(call.path_params["session"], call.body.id or "", at=at)
+    call.audit_as(f"session:{call.path_params['session']} forked, session:{new.id}")
     return await _session_response(new, status=201)
 
 
@@ -209,16 +216,11 @@ def _decode_cursor(text: str) -> Cursor:
 # ── Read ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 NDJSON_TYPE: Final = "application/x-ndjson"
+EXPORT_PART_BYTES: Final = 64 * 1024
 EVENTS_PER_READ: Final = 4
 """Events per read of the store: few, because one event may be as large as a request body."""
 MAX_PAGE_BYTES: Final = 4_000_000
 """A page of events ends when it is larger than this."""
-_EXPORT_DIALECTS: Final[dict[str, Dialect]] = {
-    "openai": "openai_chat",
-    "responses": "openai_responses",
-    "anthropic": "anthropic",
-    "gemini": "gemini",
-}
 
 
 async def get_context(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
@@ -278,19 +280,36 @@ async def export_session(call: ApiCall[EmptyBody, ExportQuery]) -> Response:
     session = await call.session()
     info = await session.info()
     if call.query.to == "foveal":
-        return StreamingResponse(_export_lines(session, info.title, info.events), media_type=NDJSON_TYPE)
-    dialect = _EXPORT_DIALECTS[call.query.to]
-    return StreamingResponse(_export_messages(session, dialect, info.events), media_type=JSON_TYPE)
+        lines = _export_lines(session, info.title, info.events)
+        return StreamingResponse(_in_parts(lines), media_type=NDJSON_TYPE)
+    messages = _export_messages(session, call.query.to, info.events)
+    return StreamingResponse(_in_parts(messages), media_type=JSON_TYPE)
+
+
+async def _in_parts(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the pieces in parts of `EXPORT_PART_BYTES` or a little more, and let other requests be served after
+    each: a client that reads fast never makes the export wait."""
+    part = bytearray()
+    async for piece in pieces:
+        part += piece
+        if len(part) >= EXPORT_PART_BYTES:
+            yield bytes(part)
+            part.clear()
+            await asyncio.sleep(0)
+    yield bytes(part)
 
 
 async def _export_lines(session: LiveSession, title: str, end: int) -> AsyncGenerator[bytes, None]:
     """Yield the first `end` events in Foveal's own format; events stored during the export are not in it."""
     yield b"".join(transcripts.write_events([], session.id, title))
     async for events in read_slices(session.session.store, session.id, end=end):
-        yield b"".join(islice(transcripts.write_events(events, session.id), 1, None))
+        for line in islice(transcripts.write_events(events, session.id), 1, None):
+            yield line
 
 
-async def _export_messages(session: LiveSession, dialect: Dialect, end: int) -> AsyncGenerator[bytes, None]:
+async def _export_messages(
+    session: LiveSession, dialect: DialectName, end: int
+) -> AsyncGenerator[bytes, None]:
     """Yield what the view of the first `end` events shows, as a JSON list."""
     view = await fold_view(session.session.store, session.id, end=end)
     messages = await asyncio.to_thread(transcripts.write_view, view, dialect)
@@ -374,6 +393,11 @@ async def pin_rule(call: ApiCall[PinBody, EmptyBody]) -> Response:
 async def supersede_message(call: ApiCall[SupersedeBody, EmptyBody]) -> Response:
     asked = OperationRequest(operation="supersede", event=call.body.handle, by=call.body.by)
     return json_response(schemas.ApiSuperseded(handle=await _recorded(call, asked)))
+
+
+async def mark_message(call: ApiCall[MarkBody, EmptyBody]) -> Response:
+    asked = OperationRequest(operation="mark", event=call.body.handle, priority=call.body.priority)
+    return json_response(schemas.ApiMarked(handle=await _recorded(call, asked)))
 
 
 async def _recorded(call: ApiCall[Any, EmptyBody], asked: OperationRequest) -> str:

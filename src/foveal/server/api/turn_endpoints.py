@@ -10,8 +10,8 @@
        event: streamed
        data: {"happening":"streamed","piece":{"text":"Because","kind":"text"}}
 
-3. The last event is always `outcome`, which has no id, unless the token is revoked before: then the stream ends
-   without one. A client that lost the connection requests the turn with the id of the last event that it saw, and
+3. The last event is always `outcome`, which has no id, unless the token is revoked before: then it is `error`.
+   A client that lost the connection requests the turn with the id of the last event that it saw, and
    gets the rest; of a turn that has ended, without the pieces of its answers.
 4. After 15 seconds without an event the server sends a comment line, so proxies do not close the connection.
 """
@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
@@ -35,7 +36,7 @@ from foveal.server.api import schemas
 from foveal.server.api.operation import ApiCall
 from foveal.server.api.schemas import ApiAccepted, EmptyBody, NewTurn, RetryBody, TurnQuery
 from foveal.web.event_stream import MayReadOn, encode_event, event_stream_response
-from foveal.web.http_errors import HttpError
+from foveal.web.http_errors import HttpError, revoked_error, stream_error_event
 from foveal.web.request_body import json_response
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -43,6 +44,7 @@ from foveal.web.request_body import json_response
 EVENT_NAMES: Final = [
     *(str(kind.__struct_config__.tag) for kind in agent_events.AgentEvent.__subclasses__()),
     "outcome",
+    "error",
 ]
 """All values of `event`."""
 
@@ -59,8 +61,12 @@ def turn_headers(turn: Turn) -> Mapping[str, str]:
 
 def event_stream(turn: Turn, *, may_read_on: MayReadOn, after: int = 0) -> StreamingResponse:
     """Return a stream of the events of a turn with an id above `after`."""
-    events = _encoded_events(turn, after)
-    return event_stream_response(events, may_read_on=may_read_on, headers=turn_headers(turn))
+    return event_stream_response(
+        _encoded_events(turn, after),
+        may_read_on=may_read_on,
+        last_event=stream_error_event(revoked_error(), "problem"),
+        headers=turn_headers(turn),
+    )
 
 
 async def _encoded_events(turn: Turn, after: int) -> AsyncGenerator[bytes, None]:
@@ -73,6 +79,8 @@ async def _encoded_events(turn: Turn, after: int) -> AsyncGenerator[bytes, None]
 # ── Handlers ─────────────────────────────────────────────────────────────────────────────────────────────
 
 _FAILURE_STATUSES: Final[Mapping[str, int]] = {
+    "budget_exceeded": 429,
+    "price_unknown": 403,
     "ContextOverflow": 413,
     "StoreError": 503,
     "StoreUnusable": 503,
@@ -146,12 +154,15 @@ async def _outcome_response(turn: Turn) -> Response:
     """Wait for the end of a turn and return its outcome; a failed turn raises `HttpError`."""
     outcome = await turn.outcome()
     if outcome.why == "failed":
+        headers = dict(turn_headers(turn))
+        if outcome.wait_s is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(outcome.wait_s)))
         raise HttpError(
             _FAILURE_STATUSES.get(outcome.code, 502),
             outcome.problem,
             title="The turn failed",
             code="turn_failed",
-            headers=turn_headers(turn),
+            headers=headers,
             members={"turn": turn.id, "session": turn.session, "cause": outcome.code},
         )
     return json_response(await schemas.turn_to_api(turn), headers=turn_headers(turn))

@@ -32,10 +32,12 @@ def _table(name: str, key: str, others: str, *, has_counter: bool = False) -> Ta
     return TableCopySpec(name, key.split(), others.split(), has_counter)
 
 
-TOKENS_TABLE: Final = _table("tokens", "id", "hash tenant label created revoked memory")
+TOKENS_TABLE: Final = _table("tokens", "id", "hash tenant label created revoked memory role")
 OTHER_TABLES: Final = (
     _table("rooms", "tenant session", "model agent person"),
     _table("memory_sessions", "tenant person session", ""),
+    # Without the reservations, whose requests run on the old server.
+    _table("spending", "tenant scope key start", "nanodollars tokens"),
     _table(
         "inbox",
         "id",
@@ -47,6 +49,7 @@ OTHER_TABLES: Final = (
         "chat_messages", "face key", "chat session state at topic reply_to parts author place_name piece_of"
     ),
     _table("chat_notices", "face chat topic notice", "at"),
+    _table("chat_questions", "face id", "session key tool text at until state"),
     _table("pairing_codes", "face code", "until"),
     _table("pairing_misses", "id", "face user at"),
     _table("paired", "face user", "since"),
@@ -57,8 +60,17 @@ OTHER_TABLES: Final = (
     ),
     # Without `taken`: the engine of the target has none of the jobs.
     _table("errands", "place", "id tenant session key kind prompt schedule at agent", has_counter=True),
+    # Without `id`, which counts in each database: the target keeps its own rows.
+    _table("audit", "key", "at tenant actor action object outcome address"),
+    _table(
+        "daily_usage",
+        "tenant day person model",
+        "calls input cache_read cache_write output dollars unpriced",
+    ),
     _table("heads", "tenant digest session", "seq turn words stale"),
     _table("beside", "tenant session name", "words"),
+    _table("learned_limits", "upstream model features kind tokens teller", "at"),
+    _table("browser_logins", "id", "token until"),
 )
 
 

@@ -39,10 +39,37 @@ SQLITE_TABLES: Final = (
         tenant TEXT NOT NULL, person TEXT NOT NULL, session TEXT NOT NULL,
         PRIMARY KEY (tenant, person, session)) STRICT, WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS memory_sessions_by_session ON memory_sessions(tenant, session)",
+    # budgets
+    """CREATE TABLE IF NOT EXISTS spending (
+        tenant TEXT NOT NULL, scope TEXT NOT NULL, key TEXT NOT NULL, start INTEGER NOT NULL,
+        nanodollars INTEGER NOT NULL, tokens INTEGER NOT NULL,
+        PRIMARY KEY (tenant, scope, key, start)) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS spending_reservations (
+        tenant TEXT NOT NULL, id TEXT NOT NULL, scope TEXT NOT NULL, key TEXT NOT NULL,
+        nanodollars INTEGER NOT NULL, tokens INTEGER NOT NULL, until REAL NOT NULL,
+        PRIMARY KEY (tenant, id, scope)) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS spending_reservations_by_key ON spending_reservations(tenant, scope, key)",
     # auth_tokens
     """CREATE TABLE IF NOT EXISTS tokens (
         id TEXT PRIMARY KEY, hash BLOB UNIQUE, tenant TEXT NOT NULL, label TEXT NOT NULL, created REAL NOT NULL,
-        revoked REAL, memory TEXT NOT NULL DEFAULT '') WITHOUT ROWID""",
+        revoked REAL, memory TEXT NOT NULL DEFAULT '', role TEXT NOT NULL DEFAULT 'tenant') WITHOUT ROWID""",
+    # audit
+    """CREATE TABLE IF NOT EXISTS audit (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, at REAL NOT NULL, tenant TEXT NOT NULL,
+        actor TEXT NOT NULL, action TEXT NOT NULL, object TEXT NOT NULL, outcome TEXT NOT NULL,
+        address TEXT NOT NULL) STRICT""",
+    "CREATE INDEX IF NOT EXISTS audit_at ON audit(at)",
+    *(
+        f"""CREATE TRIGGER IF NOT EXISTS audit_{name} BEFORE {change} ON audit
+        BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END"""
+        for name, change in (("keeps_rows", "DELETE"), ("keeps_values", "UPDATE"))
+    ),
+    # daily_usage
+    """CREATE TABLE IF NOT EXISTS daily_usage (
+        tenant TEXT NOT NULL, day TEXT NOT NULL, person TEXT NOT NULL, model TEXT NOT NULL,
+        calls INTEGER NOT NULL, input INTEGER NOT NULL, cache_read INTEGER NOT NULL, cache_write INTEGER NOT NULL,
+        output INTEGER NOT NULL, dollars REAL NOT NULL, unpriced INTEGER NOT NULL,
+        PRIMARY KEY (tenant, day, person, model)) STRICT, WITHOUT ROWID""",
     # chats
     """CREATE TABLE IF NOT EXISTS chat_places (
         face TEXT NOT NULL, chat INTEGER NOT NULL, topic INTEGER NOT NULL, number INTEGER NOT NULL,
@@ -53,9 +80,14 @@ SQLITE_TABLES: Final = (
         parts INTEGER NOT NULL DEFAULT 0, author INTEGER NOT NULL DEFAULT 0, place_name TEXT NOT NULL DEFAULT '',
         piece_of TEXT NOT NULL DEFAULT '', PRIMARY KEY (face, key)) STRICT, WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS chat_messages_at ON chat_messages(at)",
+    "CREATE INDEX IF NOT EXISTS chat_messages_kept ON chat_messages(face, chat) WHERE state = 'kept'",
     """CREATE TABLE IF NOT EXISTS chat_notices (
         face TEXT NOT NULL, chat INTEGER NOT NULL, topic INTEGER NOT NULL, notice TEXT NOT NULL, at REAL NOT NULL,
         PRIMARY KEY (face, chat, topic, notice)) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS chat_questions (
+        face TEXT NOT NULL, id TEXT NOT NULL, session TEXT NOT NULL, key TEXT NOT NULL, tool TEXT NOT NULL,
+        text TEXT NOT NULL, at REAL NOT NULL, until REAL NOT NULL, state TEXT NOT NULL, PRIMARY KEY (face, id)
+    ) STRICT, WITHOUT ROWID""",
     # pairing
     """CREATE TABLE IF NOT EXISTS pairing_codes (
         face TEXT NOT NULL, code BLOB NOT NULL, until REAL NOT NULL, PRIMARY KEY (face, code)
@@ -88,6 +120,15 @@ SQLITE_TABLES: Final = (
     "CREATE INDEX IF NOT EXISTS heads_by_session ON heads(tenant, session, stale, seq)",
     "CREATE TABLE IF NOT EXISTS beside (tenant TEXT NOT NULL, session TEXT NOT NULL, name TEXT NOT NULL,"
     " words BLOB NOT NULL, PRIMARY KEY (tenant, session, name)) WITHOUT ROWID",
+    # proxy/learned_limits
+    """CREATE TABLE IF NOT EXISTS learned_limits (
+        upstream TEXT NOT NULL, model TEXT NOT NULL, features TEXT NOT NULL, kind TEXT NOT NULL,
+        tokens INTEGER NOT NULL, teller BLOB NOT NULL, at REAL NOT NULL,
+        PRIMARY KEY (upstream, model, features, kind, tokens, teller)) STRICT, WITHOUT ROWID""",
+    # browser_logins
+    """CREATE TABLE IF NOT EXISTS browser_logins (
+        id BLOB NOT NULL PRIMARY KEY, token TEXT NOT NULL, until REAL NOT NULL) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS browser_logins_by_token ON browser_logins(token, until)",
 )
 """Statements that create the tables; they do nothing if the tables exist."""
 _AGENT_TABLES: Final = ("rooms", "errands", "schedules")
@@ -109,6 +150,7 @@ SQLITE_UPGRADES: Final = {
     3: tuple(f"ALTER TABLE {table} ADD COLUMN agent TEXT NOT NULL DEFAULT ''" for table in _AGENT_TABLES),
     4: ("ALTER TABLE rooms ADD COLUMN person TEXT NOT NULL DEFAULT ''",),  # users of sessions
     5: ("ALTER TABLE tokens ADD COLUMN memory TEXT NOT NULL DEFAULT ''",),  # memories of drop-in clients
+    6: ("ALTER TABLE tokens ADD COLUMN role TEXT NOT NULL DEFAULT 'tenant'",),  # roles; audit, daily_usage
 }
 """For each version of the schema, the statements that lead to it from the version before."""
 SERVER_SCHEMA_VERSION: Final = max(SQLITE_UPGRADES)
@@ -122,12 +164,15 @@ _VIEWS_OF_AGENTS: Final = (
     "CREATE TEMP VIEW errands AS SELECT *, '' AS agent FROM main.errands",
     "CREATE TEMP VIEW schedules AS SELECT *, '' AS agent FROM main.schedules",
 )
-_VIEW_OF_TOKENS: Final = "CREATE TEMP VIEW tokens AS SELECT *, '' AS memory FROM main.tokens"
+_VIEW_OF_TOKENS: Final = (
+    "CREATE TEMP VIEW tokens AS SELECT *, '' AS memory, 'tenant' AS role FROM main.tokens"
+)
 VIEWS_OF_OLD_VERSIONS: Final = {
     1: (*_VIEWS_OF_CHATS, *_VIEWS_OF_AGENTS, _VIEW_OF_TOKENS),
     2: (*_VIEWS_OF_AGENTS, _VIEW_OF_TOKENS),
     3: ("CREATE TEMP VIEW rooms AS SELECT *, '' AS person FROM main.rooms", _VIEW_OF_TOKENS),
     4: (_VIEW_OF_TOKENS,),
+    5: ("CREATE TEMP VIEW tokens AS SELECT *, 'tenant' AS role FROM main.tokens",),
 }
 """Views that show a file of an earlier version as the tables of this one, for a reader that changes nothing."""
 
@@ -331,8 +376,9 @@ def _schema_version(connection: apsw.Connection) -> int:
     if version != 1:
         return version
     columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('rooms')")}
-    if connection.execute("SELECT 1 FROM pragma_table_info('tokens') WHERE name = 'memory'").get:
-        return 5
+    of_tokens = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('tokens')")}
+    if "memory" in of_tokens:
+        return 6 if "role" in of_tokens else 5
     if "agent" in columns:
         return 4 if "person" in columns else 3
     return 2 if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'chat_places'").get else 1

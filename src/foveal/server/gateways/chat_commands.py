@@ -17,9 +17,10 @@ from typing import Final, cast
 from weakref import WeakValueDictionary
 
 from foveal.core.compaction.health import CutCounts, read_metrics
-from foveal.core.engine.operations import OPERATIONS
+from foveal.core.engine.operations import OPERATIONS, newest_to_undo
 from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (
+    REDUCTIONS,
     AnyFact,
     Clipped,
     Compacted,
@@ -34,6 +35,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.policies import AGREED, NO_CONSENT
 from foveal.core.policies.ladder.mask import REFUSED_MEDIA
+from foveal.core.view.fold import effective_events
 from foveal.errors import ContextOverflow, FovealError, NotCompacted, UnknownHandle, UnknownSession
 from foveal.server.chat_records import ChatPlace, Chats, find_place
 from foveal.server.gateways import outgoing as channel
@@ -106,11 +108,58 @@ def _message_range(events: list[Event], seq: int) -> tuple[int, int]:
     return before, last
 
 
+def find_reduction(events: Sequence[Event], name: str = "") -> list[Event]:
+    """Return the events of one reduction, oldest first: what users see as one line. It is the one with the event
+    `name`, or the newest. Raises `UnknownHandle` if there is none."""
+    chosen = newest_to_undo(events) if not name else None
+    chosen = chosen or next((event for event in events if event.handle == name), None)
+    if chosen is None:
+        raise UnknownHandle(f"there is no event {name}")
+    kind = _line_of(chosen.fact)
+    if kind is None:
+        return [chosen]
+    effective = [event for event in effective_events(events) if _line_of(event.fact) == kind]
+    if kind == _ASKED_FOR:  # one command makes them without anything between them
+        seqs = {event.seq for event in effective}
+        first = next(seq for seq in range(chosen.seq, -1, -1) if seq - 1 not in seqs)
+        last = next(seq for seq in range(chosen.seq, len(events)) if seq + 1 not in seqs)
+        return [event for event in effective if first <= event.seq <= last]
+    turns = _turns_of_reductions(events)
+    return [event for event in effective if turns[event.seq] == turns[chosen.seq]] or [chosen]
+
+
+_ASKED_FOR: Final = "asked for"
+
+
+def _line_of(fact: AnyFact) -> str | None:
+    """Return what the reductions of one line have in common; None for one that has a line of its own."""
+    if isinstance(fact, REDUCTIONS) and (getattr(fact, "reason", "") == "hand" or fact.rule.endswith(AGREED)):
+        return _ASKED_FOR
+    if _is_summary(fact):
+        return "summary"
+    return f"clip {fact.rule}" if isinstance(fact, Clipped) else None
+
+
+def _turns_of_reductions(events: Iterable[Event]) -> dict[int, int]:
+    """Return for each reduction the turn with whose answer it is reported: the next one, if it was made after an
+    answer."""
+    turns: dict[int, int] = {}
+    turn, waiting = 0, list[int]()
+    for event in events:
+        if isinstance(event.fact, UserSaid | ModelSaid):
+            turn += isinstance(event.fact, UserSaid)
+            turns |= dict.fromkeys(waiting, turn)
+            waiting = []
+        elif isinstance(event.fact, REDUCTIONS):
+            waiting.append(event.seq)
+    return turns | dict.fromkeys(waiting, turn + 1)
+
+
 # ── Lines ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def reduction_notes(events: Iterable[Event], *, tool_tokens: int = 0) -> list[str]:
-    """Return the reductions that were made for an answer, with the commands that undo each; all summaries are one
+    """Return the reductions that were made for an answer, with the command that undoes each; all summaries are one
     line, and all clips are another. `tool_tokens` is what the tools take that came with them."""
     listed = list(events)
     tools = [event for event in listed if isinstance(event.fact, Equipped)]
@@ -144,15 +193,15 @@ def _summary_sizes(facts: list[Compacted]) -> tuple[int, int]:
 def _compacted_text(facts: list[Compacted]) -> str:
     """Return what summaries and cuts did: a cut leaves the steps of the agent and hides their results."""
     if not all(fact.masks for fact in facts):
-        return "Older turns were summarised"
+        return "I summarised older messages"
     counts = list(map(CutCounts.of, facts))
     results, shortened = sum(count.results for count in counts), sum(count.shortened for count in counts)
     done = []
     if results:
-        done.append(f"{results:,} older result{'s were' if results != 1 else ' was'} hidden")
+        done.append(f"hid {results:,} older result{'s' if results != 1 else ''}")
     if shortened:
-        done.append(f"{shortened:,} long message{'s were' if shortened != 1 else ' was'} shortened")
-    return " and ".join(done)
+        done.append(f"shortened {shortened:,} long message{'s' if shortened != 1 else ''}")
+    return f"I {' and '.join(done)}"
 
 
 def _reduction_note(facts: list[AnyFact]) -> str:
@@ -168,19 +217,19 @@ def _reduction_note(facts: list[AnyFact]) -> str:
             return f"🗜 {_compacted_text(summaries)}{why}: {before:,} → {after:,} tokens"
         case Masked() as fact if fact.reason == REFUSED_MEDIA:
             files = "a file" if len(fact.masks) == 1 else f"{len(fact.masks):,} files"
-            return f"⚠️ The model could not read {files}, and this answer does without"
+            return f"⚠️ The model could not read {files}, so this answer does without"
         case Masked() as fact:
             count = len(fact.masks)
-            return f"✂️ {count:,} older result{'s were' if count != 1 else ' was'} replaced by placeholders"
+            return f"✂️ I put placeholders in place of {count:,} older result{'s' if count != 1 else ''}"
         case Clipped():
             clips = [fact for fact in facts if isinstance(fact, Clipped)]
             newest = {clip.target: clip for clip in clips}  # a text may be clipped again and again
             kept = sum(clip.kept_tokens for clip in newest.values())
             total = sum({clip.target: clip.total_tokens for clip in reversed(clips)}.values())
-            what = "A long text was" if len(newest) == 1 else f"{len(newest):,} long texts were"
-            return f"✂️ {what} clipped to {kept:,} of {total:,} tokens"
+            what = "a long text" if len(newest) == 1 else f"{len(newest):,} long texts"
+            return f"✂️ I clipped {what} to {kept:,} of {total:,} tokens"
         case _:
-            return "✂️ Older turns were left out to make room"
+            return "✂️ I left older messages out to make room"
 
 
 class RunningTurns:
@@ -383,15 +432,16 @@ class ChatCommands:
     async def _undo(self, live: LiveSession, handle: str) -> ChannelMessage:
         """Undo a reduction; if the window is too full then, the reply says so."""
         try:
-            asked = OPERATIONS["undo"].read_line(handle)
-            done = await live.perform(asked, waits=True, reduces_again=True)
-            event = await live.session.event(done.named)
+            name = OPERATIONS["undo"].read_line(handle).event
+            done = await live.undo_all(lambda events: find_reduction(events, name), waits=True)
+            undone = [await live.session.event(one.named) for one in done]
         except UnknownHandle:
             return ChannelMessage(text=texts.nothing_to_undo(handle))
         except ContextOverflow as problem:
             return ChannelMessage(text=texts.not_undone(problem))
-        report, is_new = await live.report(), await is_unreported(live, event)
-        text = texts.undone(event, report, is_new=is_new, warning=done.warning)
+        report, is_new = await live.report(), await is_unreported(live, undone[0])
+        warning = next((one.warning for one in done if one.warning), "")
+        text = texts.undone(undone, report, is_new=is_new, warning=warning)
         if report.state == "over":  # the text says what the warning would
             return ChannelMessage(text=text, footer=self._composer.footer(report))
         return self._composer.card(text, report, session=live.id)

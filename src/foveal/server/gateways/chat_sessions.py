@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from foveal.agent.events import (
+    BudgetReached,
     ContextReduced,
     LimitReached,
     MemoryChanged,
@@ -52,6 +53,7 @@ from foveal.server.gateways.outgoing import (
     MEMORY_ACTION,
     REMOVE_ACTION,
     RETRY_ACTION,
+    SHOW_KEPT_ACTION,
     Button,
     ChannelMessage,
     MessageComposer,
@@ -60,6 +62,7 @@ from foveal.server.gateways.outgoing import (
     no_replies,
     text_reply,
 )
+from foveal.server.gateways.tool_questions import IsAdmin, ToolQuestions, is_answer, never_admin
 from foveal.server.inbox import schedule_of_key
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform, Pairing
@@ -68,6 +71,8 @@ from foveal.server.turns import Turn
 
 LOG: Final = logging.getLogger("foveal.gateways")
 MAX_CHAT_TITLE_CHARS: Final = 60
+KEPT_NOTICE: Final = "kept answers"
+"""Name under which it is recorded that kept answers were offered."""
 _COMMAND: Final = re.compile(r"/([a-zA-Z]+)(?:\s+(.*))?", re.DOTALL)
 
 
@@ -92,14 +97,20 @@ class ChatSessions:
         platform: ChatPlatform,
         allowed: Collection[int],
         footer: bool = True,
+        asks_admins: bool = False,
     ) -> None:
+        """`asks_admins`: the administrators of a group may allow the calls of tools there."""
         self.platform = platform
         self.owners: tuple[int, ...] = tuple(allowed)
         """The users of the allow-list, who are told what the bot cannot deliver; in the configured order."""
         self._service = service
         self._tenant = service.tenant(platform)
         self._chats = Chats(service.runtime.database)
-        self._access = AccessControl(pairing, platform=platform, allowed=frozenset(allowed))
+        self._access = AccessControl(pairing, platform=platform, allowed=tuple(allowed))
+        self.questions: ToolQuestions = ToolQuestions(
+            service.runtime, self._chats, self._access, platform=platform, asks_admins=asks_admins
+        )
+        """Whether tools may run."""
         self._composer = MessageComposer(footer=footer)
         self._turns = RunningTurns()
         self._commands = ChatCommands(
@@ -159,6 +170,25 @@ class ChatSessions:
         await self._chats.record_move(self.platform, old=old, new=new)
 
     async def _accept(self, message: IncomingMessage, fetch: Fetch) -> PendingAnswer:
+        """Store a message or command; its replies begin with the offer of answers that were kept, if there are."""
+        answer = await self._accept_input(message, fetch)
+        with suppress(FovealError):  # the message is stored; the next one tries again
+            offer = await self._kept_offer(message)
+            return answer if offer is None else answer._replace(replies=_after(offer, answer.replies))
+        return answer
+
+    async def _kept_offer(self, message: IncomingMessage) -> ChannelMessage | None:
+        """Return the offer of answers that were kept while the user had blocked the bot; None if there are none, or
+        they were offered lately."""
+        kept = await self._chats.kept_answers(self.platform, message.place, now=self.now())
+        if not kept or not await self.is_allowed(message.user):
+            return None
+        if not await self.untold_notices(message.place, [KEPT_NOTICE], interval_s=NOTICE_INTERVAL_S):
+            return None
+        button = Button("Show them" if len(kept) > 1 else "Show it", SHOW_KEPT_ACTION)
+        return ChannelMessage(text=texts.kept_answers(len(kept)), buttons=(button,), is_last=False)
+
+    async def _accept_input(self, message: IncomingMessage, fetch: Fetch) -> PendingAnswer:
         text = message.text.strip()
         found = _COMMAND.fullmatch(text)
         name, argument = (found[1].lower(), (found[2] or "").strip()) if found else ("", "")
@@ -289,13 +319,26 @@ class ChatSessions:
             return await self._tenant.session(message.session) if message is not None else None
         return None
 
-    async def press_button(self, *, place: ChatPlace, user: int, action: str) -> PendingAnswer:
-        """Run the action of a button, which may be an old one."""
+    async def refusal(self, user: int, action: str, *, is_admin: IsAdmin = never_admin) -> str:
+        """Return why a user may not press a button, which then stays for others; "" if that is allowed."""
         if not await self.is_allowed(user):
-            return PendingAnswer(text_reply(texts.no_access(self.platform, user)))
+            return texts.no_access(self.platform, user)
+        return await self.questions.refusal(user, is_admin=is_admin) if is_answer(action) else ""
+
+    async def press_button(
+        self, *, place: ChatPlace, user: int, action: str, is_admin: IsAdmin = never_admin
+    ) -> PendingAnswer:
+        """Run the action of a button, which may be an old one."""
+        if refusal := await self.refusal(user, action, is_admin=is_admin):
+            return PendingAnswer(text_reply(refusal))
+        if is_answer(action):
+            reply = _one_reply(self.questions.answer(action))
+            return PendingAnswer(errors_as_replies(reply), user=user)
         if action.startswith(MEMORY_ACTION):
             reply = _one_reply(self._memory_commands.press(action, user=user))
             return PendingAnswer(errors_as_replies(reply), user=user)
+        if action == SHOW_KEPT_ACTION:
+            return PendingAnswer(errors_as_replies(self._show_kept(place)), user=user)
         if not action.startswith(RETRY_ACTION):
             return PendingAnswer(errors_as_replies(self._commands.press(action, place=place)), user=user)
         try:
@@ -356,6 +399,21 @@ class ChatSessions:
             async for reply in replies:
                 yield reply
 
+    async def keep_answer(self, message: ChatMessage) -> None:
+        """Keep an answer whose user has blocked the bot, to be offered with the next message of the user."""
+        await self._chats.keep_answer(self.platform, message)
+        await self.forget_notice(message.place, KEPT_NOTICE)
+
+    async def _show_kept(self, place: ChatPlace) -> Replies:
+        """Yield the answers that were kept for a place; each is kept until it is delivered."""
+        kept = await self._chats.kept_answers(self.platform, place, now=self.now())
+        if not kept:
+            yield ChannelMessage(text=texts.NOTHING_KEPT)
+        for message in kept:
+            async with aclosing(self._late_answer(message)) as replies:
+                async for reply in replies:
+                    yield reply
+
     async def unrequested_answer(self, live: LiveSession, turn: Turn) -> PendingAnswer | None:
         """Return the answer of a turn that has ended and for which no reply is waiting, or None.
 
@@ -386,14 +444,16 @@ class ChatSessions:
         return await self._chats.give_up_expired(self.platform, now=self.now())
 
     async def _answer(self, turn: Turn, *, key: str = "") -> Replies:
-        first_message, is_limit_told, remembered = "", False, list[str]()
+        first_message, is_limit_told, told = "", False, list[str]()
         limit: LimitReached | None = None
         try:
             async for event in turn.events():
                 if isinstance(event, UserMessageStored | ModelAnswered):
                     first_message = first_message or event.handle
                 elif isinstance(event, MemoryChanged):
-                    remembered.append(texts.memory_note(event.text))
+                    told.append(texts.memory_note(event.text))
+                elif isinstance(event, BudgetReached):
+                    told.append(texts.budget_note(event.text))
                 elif isinstance(event, LimitReached):
                     limit = event
                 elif isinstance(event, ContextReduced) and limit is not None and not is_limit_told:
@@ -407,7 +467,7 @@ class ChatSessions:
             if outcome.is_pending:  # before the yield: the answer may arrive while this reply is sent
                 self._postponed.add(key)
             notes = await self._reduction_notes(turn, first_message, outcome.report)
-            composed = self._composer.answer(turn, outcome, notes=[*remembered, *notes])
+            composed = self._composer.answer(turn, outcome, notes=[*told, *notes])
             yield replace(
                 composed,
                 text=texts.scheduled(composed.text, name=schedule_of_key(turn.key)),
@@ -453,6 +513,14 @@ class ChatSessions:
     def now(self) -> float:
         """Return the time of the service's clock."""
         return self._service.runtime.clock()
+
+
+async def _after(first: ChannelMessage, replies: Replies) -> Replies:
+    """Yield a message, and then the replies."""
+    async with aclosing(replies):
+        yield first
+        async for reply in replies:
+            yield reply
 
 
 async def _one_reply(command: Awaitable[ChannelMessage]) -> Replies:

@@ -8,6 +8,7 @@
 4. An answer that its place refuses, such as a closed topic, waits in the same way, and a user of the bot is told
    (`ClosedPlaces`). If the place is gone for good, the answer stays in the session on the server. The output of a
    command goes to the private chat with its user instead.
+5. An answer to a user who has blocked the bot is kept, and offered when the user writes again.
 
 The answers of one place in order, the typing status, and places that refuse answers.
 """
@@ -39,6 +40,7 @@ from foveal.server.gateways.outgoing import (
     Undelivered,
     outgoing_parts,
 )
+from foveal.server.gateways.tool_questions import QuestionNotice
 
 
 class QueuePosition:
@@ -269,6 +271,7 @@ class Delivery(Generic[PartT]):
         self._rescan: asyncio.TimerHandle | None = None
         self._has_read = False
         """Whether the answers that were undelivered at the start were read."""
+        self._sends_questions = False
 
     def start(
         self,
@@ -283,15 +286,19 @@ class Delivery(Generic[PartT]):
         """Start the delivery: of an answer in the queue of its message's place, of other replies at once."""
         sender = sender or self._sender
         place = place if answer.message is None else answer.message.place
-        queue = self._queues.get(place)
-        if queue is None:
-            queue = self._queues[place] = PlaceQueue()
+        queue = self._queue(place)
         if answer.message is not None:
             position = queue.join()
             self.tasks.spawn(self._deliver(answer, answer.message, queue, position, sender))
         else:
             origin = ReplyTarget(place, reply_to, key)
             self.tasks.spawn(self._send_unrecorded(answer, origin, queue, sender, typing=typing))
+
+    def _queue(self, place: ChatPlace) -> PlaceQueue:
+        queue = self._queues.get(place)
+        if queue is None:
+            queue = self._queues[place] = PlaceQueue()
+        return queue
 
     def start_recorded(self, answer: PendingAnswer) -> None:
         """Start the delivery of an answer in the place of its message."""
@@ -300,6 +307,9 @@ class Delivery(Generic[PartT]):
 
     async def deliver_all(self) -> None:
         """Start the delivery of every undelivered answer, and look for further ones from time to time."""
+        if self.chats.questions.is_used and not self._sends_questions:
+            self._sends_questions = True
+            self.tasks.spawn(self._send_questions())
         try:
             if not self._has_read:
                 self._count_given_up(await self.chats.give_up_expired())
@@ -380,6 +390,10 @@ class Delivery(Generic[PartT]):
                 return
             except PlaceClosed as problem:
                 await self._closed_places.on_refused(answer, problem, queue)
+                if problem.is_gone and reply.is_answer:
+                    queue.failures = 0
+                    await self.chats.keep_answer(message)
+                    raise Undelivered("the answer is kept until its user returns") from None
                 if not problem.may_reopen:
                     queue.failures = 0
                     return
@@ -462,6 +476,8 @@ class Delivery(Generic[PartT]):
                     LOG.warning("a reply could not be delivered: %s", problem)
                     return
                 except PlaceClosed as problem:
+                    if problem.is_gone:
+                        return
                     await self._send_to_user(answer.user, reply, target, problem)
                 else:
                     queue.retry.set()  # the place accepts messages, so the first answer may arrive now
@@ -475,6 +491,42 @@ class Delivery(Generic[PartT]):
         is_sent = bool(user) and await self._tell(user, replace(reply, text=text, buttons=()), target)
         where = "and was sent to its user in private" if is_sent else "and was dropped"
         LOG.info("a reply could not be sent %s: %s", where, problem)
+
+    # ── Questions whether a tool may run ─────────────────────────────────────────────────────────────
+
+    async def _send_questions(self) -> None:
+        """Send questions as they are asked, until the gateway closes. One that cannot be sent is tried again until
+        it expires."""
+        questions = self.chats.questions
+        while not self._closing.is_set():
+            try:
+                notices = await questions.due() if self._may_retry() else []
+                sent = [await self._send_question(notice) for notice in notices]
+            except FovealError as problem:
+                LOG.warning("a question could not be read: %s", type(problem).__name__)
+                sent = [False]
+            waits = [questions.changed()] if all(sent) else [self._sleep(SEND_PAUSES_S[-1])]
+            await _first_of(*waits, self._closing.wait())
+
+    async def _send_question(self, notice: QuestionNotice) -> bool:
+        question, place = notice.question, notice.place
+        target = ReplyTarget(place, 0, f"{question.id}/{question.state}/{question.at}")
+        if notice.owners:
+            is_sent = False
+            for owner in notice.owners[:MAX_USERS_TRIED]:
+                is_sent = is_sent or await self._tell(owner, notice.message, target)
+            message = ChannelMessage(text=texts.asked_owner(question))
+        else:
+            is_sent, message = True, notice.message
+        try:
+            if is_sent:
+                parts = outgoing_parts(message, target, self._sender)
+                await self._send_parts(parts, self._queue(place), self._sender, None)
+        except (Undelivered, PlaceClosed):
+            is_sent = bool(notice.owners)  # the owner has the question
+        if is_sent:
+            await self.chats.questions.mark_sent(question)
+        return is_sent
 
     async def _next(
         self, replies: Replies, place: ChatPlace, *, typing: bool = True

@@ -70,6 +70,7 @@ def open_chats(service: Service, pairing: Pairing, config: Config, platform: Cha
         platform=platform,
         allowed=tuple(config.get(f"{platform}.allowed")),
         footer=config.get(f"{platform}.footer"),
+        asks_admins=config.get(f"{platform}.approvers") == "admins",
     )
 
 

@@ -8,6 +8,7 @@ one sentence, and nothing of their messages is stored.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, Literal
 
 import msgspec
@@ -23,10 +24,11 @@ MAX_UNKNOWN_USER_REPLIES_PER_MINUTE: Final = 6
 class AccessControl:
     """Decides which users of one chat app have access, and pairs new ones."""
 
-    def __init__(self, pairing: Pairing, *, platform: ChatPlatform, allowed: frozenset[int]) -> None:
+    def __init__(self, pairing: Pairing, *, platform: ChatPlatform, allowed: Collection[int]) -> None:
         self._pairing = pairing
         self._platform = platform
-        self._allowed = allowed
+        self._allowed = frozenset(allowed)
+        self._listed = tuple(allowed)
 
     async def is_allowed(self, user: int) -> bool:
         return user in self._allowed or await self._pairing.is_paired(self._platform, user)
@@ -38,6 +40,10 @@ class AccessControl:
     async def paired_users(self) -> list[int]:
         """Return the users who have claimed a code, earliest first."""
         return [entry.user for entry in await self._pairing.list() if entry.platform == self._platform]
+
+    async def owners(self) -> tuple[int, ...]:
+        """Return the owners of the bot: the users of the allow-list, else the one who was paired first."""
+        return self._listed or tuple((await self.paired_users())[:1])
 
     async def pair(self, user: int, code: str, *, now: float) -> str:
         """Pair a user who sent a code, and return the reply."""

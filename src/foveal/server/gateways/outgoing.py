@@ -27,6 +27,8 @@ REMOVE_ACTION: Final = "remove:"
 """Prefix of the action of the button that takes a message out; the handle of the message follows."""
 MEMORY_ACTION: Final = "memory:"
 """Prefix of the actions of buttons for a user's memory."""
+SHOW_KEPT_ACTION: Final = "kept"
+"""Action of the button that shows the answers which were kept while the user had blocked the bot."""
 RETRY_ACTION: Final = "again:"
 """Prefix of the action of the button that asks the model again; the id of the failed turn follows."""
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -26,25 +27,27 @@ from foveal.core.log.events import (
     handle,
 )
 from foveal.core.models.cost import UsageTotals, cost_text
+from foveal.core.policies import PRESETS
 from foveal.core.redaction.redact import scrub
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import Busy, ContextOverflow, FovealError, NotCompacted, ProviderError, StoreError
-from foveal.server.chat_records import ChatMessage
+from foveal.server.chat_questions import ChatQuestion
+from foveal.server.chat_records import CHAT_MESSAGE_TTL_S, ChatMessage
 
 # ── Texts ──────────────────────────────────────────────────────────────────────────────────────────────
 
 BOT_COMMANDS: Final = {
-    "compact": "summarise old turns now; the words say what to keep above all",
+    "compact": "summarise older messages now; the words say what matters most",
     "context": "show what fills the context window",
-    "tokens": "show tokens used so far, turns left, cost",
-    "undo": "undo the newest summary or other reduction",
-    "memory": "show what the bot remembers of you; words search it",
-    "remember": "remember a statement of yours in all conversations",
-    "forget": "forget an entry of the memory, by its id or its words",
-    "new": "start a new conversation; record, summary or rules carries these over, a name chooses the agent",
-    "stop": "stop the answer that is being written",
-    "help": "list the commands",
-    "pair": "pair this account with the bot",
+    "tokens": "show tokens and cost so far, and the turns that are left",
+    "undo": "bring back what the newest summary or cut took away",
+    "memory": "show what I remember about you; words search it",
+    "remember": "remember something you say in all our conversations",
+    "forget": "forget something I remember, by its id or its words",
+    "new": "start afresh; record, summary or rules takes that along, a name chooses the agent",
+    "stop": "stop the answer that I am writing",
+    "help": "list what I can do",
+    "pair": "connect this account with me",
 }
 """Names and descriptions of the commands, in the order of the list."""
 COMMAND_ARGUMENTS: Final = {
@@ -60,35 +63,33 @@ MAX_ERROR_CHARS: Final = 400
 MAX_QUOTED_STATEMENTS: Final = 5
 """Statements that are shown nowhere, quoted by /context, the newest."""
 MAX_QUOTED_STATEMENT_CHARS: Final = 120
-MAX_UNDO_COMMANDS: Final = 3
-"""Commands in the line about reductions of one kind."""
-NO_MESSAGES: Final = "This conversation has no messages yet."
-NEW_SESSION: Final = "🆕 A new conversation begins. The server keeps the old one."
+NO_MESSAGES: Final = "We have not talked here yet."
+NEW_SESSION: Final = "🆕 Let us start afresh. Our old conversation stays on the server."
 CONTINUED_SESSION: Final = (
-    "🆕 A new conversation begins, with the {carry} of the old one. The server keeps that one."
+    "🆕 Let us start afresh, with the {carry} of our old conversation, which stays on the server."
 )
-BAD_CARRY: Final = "/new starts afresh; /new record, /new summary and /new rules carry these over."
-PROPOSALS: Final = "💡 You said things that I could remember: /memory shows them."
-NEW_AGENT: Final = "The agent `{agent}` answers in it."
-EMPTY_ANSWER: Final = "(The model gave an empty answer.)"
+BAD_CARRY: Final = "/new starts afresh; /new record, /new summary and /new rules take that along."
+PROPOSALS: Final = "💡 You mentioned things that I could remember: /memory shows them."
+NEW_AGENT: Final = "From now on, `{agent}` answers you."
+EMPTY_ANSWER: Final = "(The model had nothing to say.)"
 STOPPED: Final = "⏹ Stopped."
-BUSY: Final = "An answer is being written. Try again when it has arrived, or send /stop."
-AFTER_ANSWER: Final = "⏳ This comes after the answer that is being written."
-IDLE: Final = "No answer is being written."
-PAIRED: Final = "You are paired: the bot answers this account from now on. /help lists the commands."
-NOT_PAIRED: Final = "That code is wrong or has expired. `foveal pair` on the server creates a new one."
-DECLINED: Final = "Nothing was changed. You are asked again after the next answer."
-TAKEN_OUT: Final = "↩️ Your message was taken out: the model does not see it. /undo brings it back."
-NOT_TAKEN_OUT: Final = "The conversation has gone on since, so the message stays. /new starts without it."
-OLD_BUTTON: Final = "That button is too old and no longer works. /help lists the commands."
-INTERNAL_ERROR: Final = "❌ Something went wrong on the server; its log has the details."
-NOT_STORED: Final = "❌ Your message was not stored, please send it again"
+BUSY: Final = "I am still writing. Try again when you have the answer, or send /stop."
+AFTER_ANSWER: Final = "⏳ I finish the current answer first."
+IDLE: Final = "I am not writing anything right now."
+PAIRED: Final = "Welcome! From now on I answer you. /help lists what I can do."
+NOT_PAIRED: Final = "That code is wrong or too old. `foveal pair` on the server makes a new one."
+DECLINED: Final = "All right, nothing changes. I ask again after the next answer."
+TAKEN_OUT: Final = "↩️ I took your message out: the model does not see it any more. /undo brings it back."
+NOT_TAKEN_OUT: Final = "We have gone on since, so the message stays. /new starts without it."
+OLD_BUTTON: Final = "That button is too old to work. /help lists what I can do."
+INTERNAL_ERROR: Final = "❌ Sorry, something went wrong on the server. Its log has the details."
+NOT_STORED: Final = "❌ I could not save your message, please send it again"
 PROVIDER_FAILURES: Final = {
-    "key": "the model's provider does not accept the server's API key; the operator of the server must fix it",
-    "rate": "the model's provider has too many requests right now",
+    "key": "the model's provider does not accept the server's API key, which only the server's operator can change",
+    "rate": "the model's provider gets too many requests right now",
     "connection": "the model's provider cannot be reached",
     "interrupted": "the connection to the model was interrupted",
-    "server": "the model's provider has an internal error",
+    "server": "the model's provider has a problem of its own",
 }
 """Sentences for provider errors by their code; other errors are quoted, scrubbed."""
 
@@ -98,8 +99,8 @@ PROVIDER_FAILURES: Final = {
 def no_access(platform: str, user: int) -> str:
     """Return the only reply to a user without access."""
     return (
-        f"You do not have access to this bot (your id is {user}): ask its operator for a code from "
-        f"`foveal pair {platform}`, and send it as /pair CODE."
+        f"Sorry, I do not know you yet (your id is {user}). Ask the operator of this bot for a code from "
+        f"`foveal pair {platform}`, and send it to me as /pair CODE."
     )
 
 
@@ -107,8 +108,8 @@ def locked_out(platform: str, user: int, *, seconds: float) -> str:
     """Return the reply after too many wrong codes, when a right code is not accepted either."""
     minutes = max(1, math.ceil(seconds / 60))
     return (
-        f"There were too many wrong codes: try again in {minutes} minute{'s' if minutes != 1 else ''}, or ask "
-        f"the bot's operator to add your id ({user}) to `{platform}.allowed`."
+        f"Those were too many wrong codes. Try again in {minutes} minute{'s' if minutes != 1 else ''}, or ask "
+        f"the operator of this bot to add your id ({user}) to `{platform}.allowed`."
     )
 
 
@@ -118,14 +119,14 @@ def help_text() -> str:
         f"/{name}{COMMAND_ARGUMENTS.get(name, '')} – {about}" for name, about in BOT_COMMANDS.items()
     )
     return (
-        "Write anything, and the model answers. The conversation can be as long as you like: when the context "
-        "window fills up, old turns are summarised, or you are asked first if the server is set up so. Nothing is "
-        f"lost.\n\n{listed}"
+        "Write to me about anything. We can talk for as long as you like: when the context window fills up, I "
+        "summarise older messages, or ask you first if the server is set up that way. Nothing is lost."
+        f"\n\n{listed}"
     )
 
 
 def unknown_command(word: str) -> str:
-    return f"There is no command {one_line(word, width=40)}; /help lists the commands."
+    return f"I do not know {one_line(word, width=40)}. /help lists what I can do."
 
 
 def scheduled(text: str, *, name: str) -> str:
@@ -150,15 +151,22 @@ def memory_note(text: str) -> str:
     return f"🧠 {text}"
 
 
+def budget_note(text: str) -> str:
+    """Return the line below an answer about a soft limit that is reached."""
+    return f"💰 {text[:1].upper()}{text[1:]}."
+
+
 def step_limit(problem: str) -> str:
     """Return the last line of an answer that has reached its limit of tool calls."""
-    return f"⏹ The answer ends here: {problem or 'it has reached its limit'}. Say “go on” to continue."
+    return f"⏹ The answer ends here: {problem or 'it has reached its limit'}. Say “go on”, and I do."
 
 
 def stopping(queued: int) -> str:
     """Return the reply to /stop; `queued` further messages wait for an answer."""
-    more = f" Messages that still wait for an answer: {queued}." if queued > 0 else ""
-    return f"Stopping.{more}"
+    if queued <= 0:
+        return "Stopping."
+    waiting = "Another message waits" if queued == 1 else f"{queued:,} more messages wait"
+    return f"Stopping. {waiting} for an answer."
 
 
 # ── Usage ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,18 +199,25 @@ def warning(report: Report) -> str:
     used, limit = report.percent(report.used), report.percent(report.limit)
     if report.mode == "confirm":
         act = report.percent(report.act)
-        return f"⚠️ The context takes {used} of the window; from {act} on you are asked whether to compact it."
+        return f"⚠️ Our conversation fills {used} of the context window. From {act} on, I ask whether to shorten it."
     if report.mode == "off":
-        return f"⚠️ The context takes {used} of the window, and at most {limit} fit. /compact summarises old turns."
+        return (
+            f"⚠️ Our conversation fills {used} of the context window, and at most {limit} fit. "
+            "/compact summarises older messages."
+        )
     if report.state == "over":
-        return f"⚠️ The context is full: {_used_and_limit(report)}. Old turns are summarised before the next answer."
+        return (
+            f"⚠️ The context window is full: {_used_and_limit(report)}. "
+            "I summarise older messages before the next answer."
+        )
     # `act` is no promise: below it, a summary may be ready or a cut cheap; above it, a policy may wait for either.
-    return f"⚠️ The context takes {used} of the window; old turns are summarised {_when_reduced(report)}."
+    when = _when_reduced(report)
+    return f"⚠️ Our conversation fills {used} of the context window. I summarise older messages {when}."
 
 
 def question(report: Report) -> list[str]:
     """Return the lines below an answer in mode `confirm` when the user is asked, with yes and no as buttons."""
-    asked = f"⚠️ The context is full: {_used_and_limit(report)}. Compact the conversation now?"
+    asked = f"⚠️ The context window is full: {_used_and_limit(report)}. Shall I shorten our conversation now?"
     return [f"⏳ {_with_commands(report.notice)}", asked] if report.notice else [asked]
 
 
@@ -217,11 +232,19 @@ def _with_commands(text: str) -> str:
 
 
 def _when_reduced(report: Report) -> str:
-    return f"as soon as it pays, at the latest before a request would take more than {report.percent(report.limit)}"
+    latest = report.percent(_latest(report))
+    return f"as soon as it pays off, at the latest before a request would take more than {latest}"
+
+
+def _latest(report: Report) -> int:
+    """Return the tokens above which a policy reduces whatever that costs: the summarising policies at their
+    threshold, the others at the limit."""
+    summarising = [name for name, policy in PRESETS.items() if policy.ladder == "summary"]
+    return report.act if report.policy in summarising else report.limit
 
 
 def _used_and_limit(report: Report) -> str:
-    return f"{report.percent(report.used)} of the window, and at most {report.percent(report.limit)} fit"
+    return f"it holds {report.percent(report.used)}, and at most {report.percent(report.limit)} fit"
 
 
 def context(report: Report) -> str:
@@ -231,7 +254,8 @@ def context(report: Report) -> str:
     lines += [_category_line(name, tokens, report) for name, tokens in report.shown_totals]
     lines.append(_category_line("window", report.window, report))
     below = [
-        f"Used: {report.used:,} tokens ({report.accuracy}), {_used_and_limit(report)}. {_thresholds(report)}",
+        f"The context window: {_used_and_limit(report)} ({report.used:,} tokens, {report.accuracy}). "
+        f"{_thresholds(report)}",
         *_summary_line(report),
         *_clip_line(report),
         *_unseen_lines(report),
@@ -240,14 +264,14 @@ def context(report: Report) -> str:
 
 
 def _thresholds(report: Report) -> str:
-    warns = f"A warning comes at {report.percent(report.warn)}"
+    warns = f"I warn you at {report.percent(report.warn)}"
     match report.mode:
         case "confirm":
-            return f"{warns}, and from {report.percent(report.act)} on you are asked whether to compact it."
+            return f"{warns}, and from {report.percent(report.act)} on I ask whether to shorten it."
         case "off":
-            return f"{warns}; old turns are summarised only by /compact."
+            return f"{warns}; only /compact summarises older messages."
         case _:
-            return f"{warns}; old turns are reduced {_when_reduced(report)}."
+            return f"{warns}, and I shorten older messages {_when_reduced(report)}."
 
 
 def _category_line(name: str, tokens: int, report: Report) -> str:
@@ -257,15 +281,17 @@ def _category_line(name: str, tokens: int, report: Report) -> str:
 def _summary_line(report: Report) -> Iterable[str]:
     count = len(report.summaries)
     if count:
-        many = "One summary replaces" if count == 1 else f"{count:,} summaries replace"
-        yield f"{many} older turns; /undo undoes the newest reduction."
+        many = "One summary stands" if count == 1 else f"{count:,} summaries stand"
+        yield f"{many} for older messages; /undo takes the newest one back."
 
 
 def _clip_line(report: Report) -> Iterable[str]:
     count = report.reduced.clipped
     if count:
-        many = "One long text is" if count == 1 else f"{count:,} long texts are"
-        yield f"{many} clipped: the model sees a part of it and can look up the rest."
+        if count == 1:
+            yield "Of one long text the model sees only a part; it can look up the rest."
+        else:
+            yield f"Of {count:,} long texts the model sees only a part; it can look up the rest."
 
 
 def _unseen_lines(report: Report) -> Iterable[str]:
@@ -273,9 +299,8 @@ def _unseen_lines(report: Report) -> Iterable[str]:
     lost = unseen(report.statements)
     if not lost:
         return
-    many = "One statement" if len(lost) == 1 else f"{len(lost):,} statements"
-    verb = "is" if len(lost) == 1 else "are"
-    yield f"⚠️ {many} of yours {verb} shown nowhere: there is no room. Say again what still holds:"
+    many = "one thing" if len(lost) == 1 else f"{len(lost):,} things"
+    yield f"⚠️ There is no room for {many} that you said. Tell me again what still holds:"
     for one in lost[-MAX_QUOTED_STATEMENTS:]:
         text = one_line(one.text, width=MAX_QUOTED_STATEMENT_CHARS).replace("`", "'")
         yield f"• `{text}`"
@@ -301,7 +326,7 @@ def _turns_left(report: Report) -> str:
     if report.turns_left is None:
         return ""
     left = f"about {report.turns_left:,}" if report.turns_left else "less than one turn"
-    until = "you are asked to compact" if report.mode == "confirm" else "old turns must be reduced"
+    until = "I ask whether to shorten it" if report.mode == "confirm" else "older messages must be shortened"
     return f", {left} until {until}"
 
 
@@ -321,21 +346,18 @@ def compacted(events: Sequence[Event], *, before: int, after: int) -> str:
     saved, newest = before - after, events[-1]
     part = f" ({saved / before * 100:.0f} % less)" if before and saved > 0 else ""
     is_summary = isinstance(newest.fact, Compacted) and not newest.fact.masks
-    done = f"Summarised{_author(newest)}" if is_summary else "Reduced"
+    done = f"Summarised{_author(newest)}" if is_summary else "Shortened"
     return f"🗜 {done}: {before:,} → {after:,} tokens{part}. {undo_hint(events)}"
 
 
 def undo_hint(events: Sequence[Event]) -> str:
-    """Return the commands that undo reductions: the newest first, because it may contain the others."""
-    if len(events) > MAX_UNDO_COMMANDS:
-        return f"/undo undoes the newest of these {len(events):,} changes; sent {len(events):,} times, all of them."
-    commands = ", then ".join(f"/undo {event.handle}" for event in reversed(events))
-    return f"{commands} undoes it."
+    """Return the command that undoes a reduction: any of its events names it."""
+    return f"/undo {events[-1].handle} takes it back."
 
 
 def added_tools(tokens: int) -> str:
     """Return the line about the tools that the model gets with the first reduction."""
-    return f"🔎 The model got tools that look up what it no longer sees: {tokens:,} tokens."
+    return f"🔎 The model can now look up what it no longer sees, with tools that take {tokens:,} tokens."
 
 
 def _author(event: Event) -> str:
@@ -350,48 +372,59 @@ def _author(event: Event) -> str:
 
 def compaction_not_needed(report: Report) -> str:
     """Return the reply to an old button."""
-    return f"That is no longer needed. {footer(report)}. /compact does it anyway."
+    return f"There is room again, so I leave it. {footer(report)}. /compact does it anyway."
 
 
-def undone(event: Event, report: Report, *, is_new: bool, warning: str = "") -> str:
-    """Return the reply to /undo; a reduction that `is_new` was made since the last answer, so it was not reported
-    before. `warning` says what can go wrong now."""
-    names = {
-        Clipped: "a clipped text",
-        Compacted: "a summary",
-        Dropped: "a cut",
-        Masked: "placeholders",
-        Rewound: "a rewind",
-    }
-    if isinstance(event.fact, Superseded):
-        return f"↩️ Undid {event.handle}: {handle(event.fact.target)} holds again."
-    is_cut = isinstance(event.fact, Compacted) and event.fact.masks
-    what = "placeholders and their record" if is_cut else names.get(type(event.fact), "a reduction")
+REDUCTION_NAMES: Final = {
+    Clipped: ("a clipped text", "clipped texts"),
+    Compacted: ("a summary", "summaries"),
+    Dropped: ("a cut", "cuts"),
+    Masked: ("placeholders", "sets of placeholders"),
+    Rewound: ("a rewind", "rewinds"),
+}
+"""What /undo takes back: one, and several."""
+
+
+def undone(events: Sequence[Event], report: Report, *, is_new: bool, warning: str = "") -> str:
+    """Return the reply to /undo; the events of one reduction, the newest first. One that `is_new` was made since
+    the last answer, so it was not reported before. `warning` says what can go wrong now."""
+    newest, oldest = events[0], events[-1]
+    if isinstance(newest.fact, Superseded):
+        return f"↩️ I took {newest.handle} back: {handle(newest.fact.target)} holds again."
+    named = newest.handle if newest is oldest else f"{oldest.handle} to {newest.handle}"
     when = ", made since the last answer" if is_new else ""
-    text = f"↩️ Undid {what} ({event.handle}{when}): the model sees what it had hidden again."
+    text = f"↩️ I took back {_what_was_undone(events)} ({named}{when}): the model sees it all again."
     if warning:
         text = f"{text} ⚠️ {warning}."
     if report.state != "over":
         return text
-    full = f"The context takes {_used_and_limit(report)}"
-    return f"{text} {full}, so old turns are reduced again before the next answer."
+    full = f"The context window is too full now ({_used_and_limit(report)})"
+    return f"{text} {full}, so I shorten older messages again before the next answer."
+
+
+def _what_was_undone(events: Sequence[Event]) -> str:
+    fact, count = events[0].fact, len(events)
+    if len({type(event.fact) for event in events}) > 1:
+        return f"{count:,} changes"
+    if isinstance(fact, Compacted) and fact.masks and count == 1:
+        return "placeholders and their record"
+    one, several = REDUCTION_NAMES.get(type(fact), ("a reduction", "reductions"))
+    return one if count == 1 else f"{count:,} {several}"
 
 
 def not_undone(problem: ContextOverflow) -> str:
     """Return the reply to an /undo after which no reduction could make the next request fit."""
     return (
-        f"Nothing was undone: the next request would need {problem.needed:,} tokens, at most "
-        f"{problem.available:,} fit, and nothing else can be reduced instead."
+        f"I cannot take that back: the next request would need {problem.needed:,} tokens, at most "
+        f"{problem.available:,} fit, and there is nothing else to shorten."
     )
 
 
 def nothing_to_undo(name: str) -> str:
     """Return the reply to an /undo that finds no reduction."""
     if name:
-        return (
-            f"There is nothing named {one_line(name, width=40)} to undo; /undo alone undoes the newest one."
-        )
-    return "There is nothing to undo: the model sees this conversation in full."
+        return f"I find nothing called {one_line(name, width=40)} to take back; /undo alone takes the newest one."
+    return "There is nothing to take back: the model sees our whole conversation."
 
 
 # ── Errors ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -401,17 +434,17 @@ def error(problem: FovealError) -> str:
     """Return an error as a reply."""
     if isinstance(problem, Busy):
         return BUSY
-    return f"❌ That did not work: {_reason(problem)}."
+    return f"❌ Sorry, that did not work: {_reason(problem)}."
 
 
 def not_compacted(problem: NotCompacted, report: Report) -> str:
     """Return the reply to a /compact or a yes that reduced nothing: why, and what fills the window instead."""
     why = _with_commands(_scrubbed(problem.problem))
-    return f"Nothing was summarised: {why}. In the context, {largest_part(report.totals)}."
+    return f"I summarised nothing: {why}. In the context window, {largest_part(report.totals)}."
 
 
 CONTEXT_TOO_LARGE: Final = (
-    "what must stay in the context does not fit; the operator of the server must fix that"
+    "what must stay in the context window does not fit, which only the operator of the server can change"
 )
 """Why there is no answer when the request does not fit whatever is reduced, as the end of a sentence."""
 
@@ -426,8 +459,8 @@ def message_too_large(tokens: int, report: Report) -> str:
     """Return why there is no answer to a message that fits into no request, as the end of a sentence."""
     return (
         f"your message takes {tokens:,} tokens, and a whole request may take at most {report.limit:,}. It stays in "
-        "the conversation, and from your next message on the model sees a part of it. To send it in parts, or as a "
-        "text file, of which the model reads the beginning, take it out first"
+        "our conversation, and from your next message on the model sees a part of it. If you would rather send it "
+        "in parts, or as a text file, of which the model reads the beginning, take it out first"
     )
 
 
@@ -444,18 +477,64 @@ def answer_later(problem: str) -> str:
 def no_answer(problem: str, *, code: str) -> str:
     """Return the reply for a failed turn."""
     reason = PROVIDER_FAILURES.get(code) or _scrubbed(problem)
-    return f"❌ No answer: {reason}." if reason else "❌ No answer."
+    return f"❌ Sorry, I have no answer: {reason}." if reason else "❌ Sorry, I have no answer."
 
 
 def _reason(problem: FovealError) -> str:
     if isinstance(problem, StoreError):
-        return f"the server's store has a problem ({_scrubbed(str(problem))})"
+        return f"the server has a problem with its store ({_scrubbed(str(problem))})"
     code = problem.code if isinstance(problem, ProviderError) else ""
     return PROVIDER_FAILURES.get(code) or _scrubbed(str(problem))
 
 
 def _scrubbed(problem: str) -> str:
     return one_line(scrub(problem), width=MAX_ERROR_CHARS).rstrip(".")
+
+
+# ── Tools ──────────────────────────────────────────────────────────────────────────────────────────────
+
+ANSWERED_BEFORE: Final = "That question has an answer already, or nobody waits for one any more."
+
+
+def tool_question(question: ChatQuestion, *, asks_admins: bool, is_elsewhere: bool) -> str:
+    """Return the question whether a tool may run, with all that it would be called with. `is_elsewhere`: an owner
+    gets it who does not see the chat."""
+    runs = re.findall("`+", question.text)
+    fence = "`" * max([3, *(len(run) + 1 for run in runs)])  # what is shown cannot end its own frame
+    where = f" in the chat `{question.session}`" if is_elsewhere else ""
+    return (
+        f"🔐 May I use `{question.tool}`{where}? This is what it gets:\n\n{fence}\n{question.text}\n{fence}\n\n"
+        f"{_who_answers(asks_admins=asks_admins)}. Without an answer in {_minutes(question)}, I do without it."
+    )
+
+
+def asked_owner(question: ChatQuestion) -> str:
+    """Return what the user is told whose question an owner of the bot gets."""
+    return (
+        f"⏳ I would like to use `{question.tool}` and have asked the owner of this bot. Without an answer in "
+        f"{_minutes(question)}, I do without it."
+    )
+
+
+def question_answered(question: ChatQuestion, *, yes: bool) -> str:
+    return f"✅ Fine, I use `{question.tool}`." if yes else f"🚫 Fine, I do without `{question.tool}`."
+
+
+def question_expired(question: ChatQuestion) -> str:
+    return f"⌛ Nobody answered within {_minutes(question)}, so I did not use `{question.tool}`."
+
+
+def not_your_question(*, asks_admins: bool) -> str:
+    return f"{_who_answers(asks_admins=asks_admins)}."
+
+
+def _who_answers(*, asks_admins: bool) -> str:
+    admins = " or an administrator of this group" if asks_admins else ""
+    return f"Only the owner of this bot{admins} can answer"
+
+
+def _minutes(question: ChatQuestion) -> str:
+    return "1 minute" if question.minutes == 1 else f"{question.minutes} minutes"
 
 
 # ── Owners ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -466,13 +545,24 @@ def place_closed(message: ChatMessage, cause: str, *, count: int, may_reopen: bo
     answers = "1 answer" if count == 1 else f"{count:,} answers"
     name = one_line(message.place_name, width=100).replace("`", "'")
     where = f"in `{name}`" if name else f"of the session `{message.session}`"
-    later = "The bot sends them when that works again, within two days. " if may_reopen else ""
-    return f"⚠️ {answers} {where} cannot be sent: {cause}. {later}The session on the server holds them."
+    days = f"{CHAT_MESSAGE_TTL_S / 86_400:.3g} days"
+    later = f"I try again for {days}. " if may_reopen else ""
+    return f"⚠️ I cannot send {answers} {where}: {cause}. {later}The session on the server has what I wrote."
+
+
+NOTHING_KEPT: Final = "There is nothing left to show."
+
+
+def kept_answers(count: int) -> str:
+    """Return the offer to a user who had blocked the bot."""
+    if count == 1:
+        return "While I could not write to you, one answer was left. Shall I show it?"
+    return f"While I could not write to you, {count:,} answers were left. Shall I show them?"
 
 
 def moved_reply(cause: str) -> str:
     """Return the first line of a reply that goes to the private chat of its user instead."""
-    return f"↪️ I cannot reply where you wrote, because {cause}:"
+    return f"↪️ I cannot reply where you wrote to me, because {cause}. So here it is:"
 
 
 # ── Content that is not read ───────────────────────────────────────────────────────────────────────────
@@ -493,11 +583,11 @@ def files_not_shown(names: Sequence[str], noun: str, *, total: int, problem: str
     if count == 1 and noun != "picture":
         files = one_line(names[0], width=60)
     elif total == 1:
-        files = f"The {noun}"
+        files = f"the {noun}"
     else:
         files = f"{count:,} of {total:,} {noun}s" if count < total else f"{count:,} {noun}s"
     why = f": {problem}" if problem else ""
-    return f"📎 {files} {'was' if count == 1 else 'were'} not shown to the model{why}."
+    return f"📎 The model does not see {files}{why}."
 
 
 def file_cut(name: str, extent: str) -> str:

@@ -1,8 +1,8 @@
 """The server as one ASGI application: routes, middleware and error handlers.
 
 Middleware from the outside in: `RequestLogMiddleware` (id, log, metrics), `ShutdownMiddleware` (requests in
-flight), `Guard` (authentication and limits). Errors that handlers raise are answered in the format of their
-path.
+flight), `Guard` (authentication and limits), `AuditMiddleware` (the audit trail). Errors that handlers raise are
+answered in the format of their path.
 
 `GET /healthz` says whether the server can store messages, what waits for an answer, and how the bots are:
 
@@ -18,6 +18,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,11 +32,13 @@ from starlette.routing import Route
 from foveal.errors import FovealError, StoreError
 from foveal.server import Service, api
 from foveal.server.auth_tokens import AuthTokens
+from foveal.server.daily_usage import usage_day
 from foveal.server.gateway_health import GatewayHealth
 from foveal.server.http import json_logs
-from foveal.server.http.guard import CallerCache, Guard, Pages
+from foveal.server.http.audited_requests import AuditMiddleware
+from foveal.server.http.guard import METRICS_PATH, CallerCache, Guard, Pages
 from foveal.server.http.json_logs import RequestLogMiddleware
-from foveal.server.http.prometheus import CONTENT_TYPE, PrometheusMetrics
+from foveal.server.http.prometheus import CONTENT_TYPE, MAX_TENANT_LABELS, PrometheusMetrics
 from foveal.server.http.shutdown import ShutdownMiddleware, ShutdownState
 from foveal.server.http.tracing import Tracing
 from foveal.server.proxy import routes as proxy
@@ -49,6 +52,8 @@ CHECK_TTL_S: Final = 1.0
 """The result of the checks is reused this long."""
 MAX_CHECK_S: Final = 0.5
 """A check that takes longer counts as failed until it ends."""
+BUSIEST_PERIOD_S: Final = 30 * 86_400.0
+"""Tenants that were the busiest in this time have labels of their own in the metrics."""
 MAX_OWED_S: Final = 300.0
 """Time after which an answer that a bot could not deliver makes the server degraded."""
 
@@ -161,7 +166,9 @@ def app(
     if tracing is not None:
         runtime.add_observer(tracing.observe)
     loopback = is_loopback(runtime.config.get("server.host"))
-    callers = CallerCache(AuthTokens(runtime.database), loopback=loopback)
+    tokens = AuthTokens(runtime.database)
+    callers = CallerCache(tokens, loopback=loopback)
+    shutdown.check_tokens_with(tokens.valid)
     application = Starlette(
         routes=[
             *proxy.routes(service, upstreams),
@@ -172,7 +179,8 @@ def app(
         middleware=[
             Middleware(RequestLogMiddleware, metrics=metrics, tracing=tracing),
             Middleware(ShutdownMiddleware, shutdown=shutdown),
-            Middleware(Guard, config=runtime.config, callers=callers, pages=pages),
+            Middleware(Guard, config=lambda: runtime.config, callers=callers, pages=pages),
+            Middleware(AuditMiddleware, trail=runtime.audit, callers=callers),
         ],
         exception_handlers={
             HttpError: _on_http_error,
@@ -191,18 +199,32 @@ def _server_routes(
     gateways: Callable[[], Sequence[GatewayHealth]],
 ) -> list[Route]:
     document = encode_json(api.openapi())
+    is_first_scrape = True
 
     async def get_metrics(request: Request) -> Response:
         await service.runtime.emit_inbox_count()
+        metrics.tenants.update(await busiest_tenants())
         metrics.set_gateways(gateways(), now=service.runtime.clock())
         return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def busiest_tenants() -> list[str]:
+        """Return the tenants with the most usage lately, once; none while the database cannot be used."""
+        nonlocal is_first_scrape
+        if not is_first_scrape:
+            return []
+        since = usage_day(service.runtime.clock() - BUSIEST_PERIOD_S)
+        with suppress(StoreError):
+            rows = await service.runtime.usage.rows(["tenant"], since=since)
+            is_first_scrape = False
+            return [str(row.tenant) for row in rows[:MAX_TENANT_LABELS]]
+        return []
 
     async def get_openapi(request: Request) -> Response:
         return Response(document, media_type="application/json")
 
     return [
         Route("/healthz", Health(service, shutdown, gateways).__call__, methods=["GET"]),
-        Route("/metrics", get_metrics, methods=["GET"]),
+        Route(METRICS_PATH, get_metrics, methods=["GET"]),
         Route("/openapi.json", get_openapi, methods=["GET"]),
     ]
 

@@ -3,7 +3,9 @@
 1. `foveal.web.http_headers` checks Host, Origin and sizes.
 2. The request has a token, unless it needs none. The tenant comes from the token and from nowhere else. A browser
    that has logged in sends a cookie in place of the token, which counts on `Pages` only.
-3. Each token may make `server.rate` requests a minute.
+3. The role of the token allows the path: numbers and administration are not for tenants, and conversations are for
+   them alone.
+4. Each token may make `server.rate` requests a minute.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from foveal.config import Config
 from foveal.errors import FovealError, StoreError
-from foveal.server.auth_tokens import AuthTokens, TokenCaller
+from foveal.server.api.admin_endpoints import ADMIN_API_PATH
+from foveal.server.auth_tokens import DEFAULT_TENANT, LOGIN_PREFIX, AuthTokens, TokenCaller, TokenRole
 from foveal.server.rate_limit import RateLimiter
 from foveal.web.event_stream import MayReadOn
 from foveal.web.http_errors import HttpError, error_format, error_response, http_error_of
@@ -38,7 +41,7 @@ MAX_OUTAGE_CALLER_S: Final = 600.0
 """While the database is away, a token that was valid this long ago is still accepted, so that clients of the proxy
 can work on."""
 MAX_CACHED_CALLERS: Final = 1_000
-CALLER_WITHOUT_TOKEN: Final = TokenCaller(tenant="default")
+CALLER_WITHOUT_TOKEN: Final = TokenCaller(tenant=DEFAULT_TENANT)
 """The caller of every request while no token was ever created."""
 
 
@@ -100,6 +103,15 @@ class CallerCache:
 
 PUBLIC_PATHS: Final = frozenset({"/healthz", "/openapi.json"})
 """Paths that need no token."""
+METRICS_PATH: Final = "/metrics"
+
+
+def roles_of(path: str) -> tuple[TokenRole, ...]:
+    """Return the roles that may use a path."""
+    if path == METRICS_PATH:
+        return "admin", "metrics"
+    is_admin = path == ADMIN_API_PATH or path.startswith(f"{ADMIN_API_PATH}/")
+    return ("admin",) if is_admin else ("tenant",)
 
 
 class Pages(Protocol):
@@ -110,7 +122,7 @@ class Pages(Protocol):
         ...
 
     def token_of(self, headers: Headers) -> str:
-        """Return the token with which the browser has logged in; "" if it has not."""
+        """Return what stands for the token with which the browser has logged in; "" if it has not."""
         ...
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -125,15 +137,21 @@ class Guard:
         self,
         app: ASGIApp,
         *,
-        config: Config,
+        config: Callable[[], Config],
         callers: CallerCache,
         pages: Pages | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`config` returns the configuration as it is now."""
         self._app = app
         self._callers = callers
         self._pages = pages
         self._clock = clock
+        self._current_config = config
+        self._read_settings(config())
+
+    def _read_settings(self, config: Config) -> None:
+        self._config = config
         self._rate = RateLimiter(config.get("server.rate"))
         self._checks = RequestChecks(
             hosts=(*config.get("server.hosts"), config.get("server.host")),
@@ -146,6 +164,8 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        if (config := self._current_config()) is not self._config:
+            self._read_settings(config)
         try:
             self._checks.check(scope["headers"], any_site=scope["path"] in PUBLIC_PATHS)
             caller = await self._caller(scope["headers"], scope["path"])
@@ -171,6 +191,8 @@ class Guard:
 
     async def _known_caller(self, headers: Headers, path: str) -> TokenCaller | None:
         token = token_of(headers)
+        if token.startswith(LOGIN_PREFIX):  # a login counts as a cookie only
+            return None
         if not token and self._pages is not None and self._pages.owns(path):
             token = self._pages.token_of(headers)
         return await self._callers.caller(token)
@@ -183,12 +205,26 @@ class Guard:
             if self._pages is not None and self._pages.owns(path):
                 return None
             raise _unauthorised_error(headers)
+        if caller.token_id and caller.role not in roles_of(path):
+            raise _role_error(caller.role, path)
         wait = self._rate.take(caller.token_id, now=self._clock()) if caller.token_id else 0.0
         if wait:
             seconds = math.ceil(wait)
             detail = f"too many requests with this token: try again in {seconds} s"
             raise HttpError(429, detail, code="rate_limit_exceeded", headers={"Retry-After": str(seconds)})
         return caller
+
+
+def _role_error(role: TokenRole, path: str) -> HttpError:
+    """Return the error for a token whose role does not allow the path."""
+    allowed = roles_of(path)
+    needed = "of a tenant" if "tenant" in allowed else f"with the role {' or '.join(allowed)}"
+    create = "" if "tenant" in allowed else f" --role {allowed[-1]}"
+    detail = (
+        f"this token has the role {role}, and this path needs a token {needed}: "
+        f"`foveal token create{create}` creates one"
+    )
+    return HttpError(403, detail, code="wrong_role")
 
 
 def _unauthorised_error(headers: Headers) -> HttpError:

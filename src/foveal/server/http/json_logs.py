@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final, TextIO
-from uuid import uuid4
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -92,11 +92,9 @@ def log_service_event(service_event: ServiceEvent) -> None:
             fields = {"dialect": service_event.dialect, "fields": service_event.fields}
             log_event("unknown_usage", where | fields, level=logging.WARNING)
         case EventsStored():
-            kinds = Counter(
-                kind(event.fact) for event in service_event.events if isinstance(event.fact, _LOGGED_FACTS)
-            )
-            if kinds:
-                log_event("reduced", where | kinds)
+            facts = [event.fact for event in service_event.events if isinstance(event.fact, _LOGGED_FACTS)]
+            if facts:
+                log_event("reduced", where | Counter(map(kind, facts)))
 
 
 def _turn_fields(turn: TurnEnded) -> dict[str, Any]:
@@ -210,7 +208,7 @@ class _LoggedRequest:
     """One request with what is logged about it."""
 
     def __init__(self, scope: Scope, send: Send, metrics: PrometheusMetrics) -> None:
-        self.id = request_id(scope["headers"]) or uuid4().hex
+        self.id = request_id(scope["headers"]) or token_hex(16)
         self.status = 0
         """0 until the response begins."""
         self._scope = scope

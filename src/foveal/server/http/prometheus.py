@@ -1,12 +1,12 @@
 """Prometheus metrics of the server.
 
 `foveal.core.engine.metrics` counts summaries and overflows; this module adds what only a server has. Label
-values come from closed sets: no session, tenant, model or text of a message.
+values come from closed sets, or from a bounded number of tenants and models: no session and no text of a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from math import nan
 from typing import Final
@@ -24,6 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from foveal import __version__
 from foveal.core.engine.metrics import Metrics
 from foveal.core.log.events import Event, Used
+from foveal.server.daily_usage import MAX_MODEL_LABEL_CHARS, UsageCount, counted_usage
 from foveal.server.gateway_health import GatewayHealth
 from foveal.server.runtime import (
     EventsStored,
@@ -60,6 +61,8 @@ TOKEN_KINDS: Final = ("input", "cache_read", "cache_write", "output")
 ERROR_CODES: Final = frozenset(
     {"key", "rate", "connection", "interrupted", "refused", "server"}
     | {
+        "budget_exceeded",
+        "price_unknown",
         "ContextOverflow",
         "NotCompacted",
         "StoreError",
@@ -70,6 +73,13 @@ ERROR_CODES: Final = frozenset(
     }
 )
 """Values of the label `code` of failed turns; any other code is counted as `other`."""
+
+MAX_TENANT_LABELS: Final = 50
+MAX_MODEL_LABELS: Final = 30
+"""Tenants and models that have a label of their own; the others are counted together as `OTHER_LABEL`."""
+MAX_UNREAD_COUNTS: Final = 10_000
+"""Tenants with a model that are counted apart between two scrapes."""
+OTHER_LABEL: Final = "other"
 
 GATEWAY_GAUGES: Final = {
     "up": "Whether a chat bot receives messages.",
@@ -82,6 +92,74 @@ GATEWAY_GAUGES: Final = {
     "refused_answers": "Answers since the start that their place refused, such as a closed topic.",
 }
 """The metrics of a chat bot: name after `foveal_gateway_`, and description."""
+
+
+class BoundedLabels:
+    """Gives the first `limit` names a label of their own, for good: a counter must not move to another label."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._named: set[str] = set()
+
+    def of(self, name: str) -> str:
+        """Return the label of a name."""
+        if name not in self._named and len(self._named) < self._limit:
+            self._named.add(name)
+        return name if name in self._named else OTHER_LABEL
+
+
+class TenantMetrics:
+    """Requests, tokens and dollars by tenant and model.
+
+    Counts get their labels when they are read, the busiest first. Before the first time, the caller names the
+    tenants that were the busiest lately."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        names = "tenant", "model"
+        self._requests = Counter(
+            "foveal_tenant_requests", "Drop-in requests and turns.", names, registry=registry
+        )
+        self._tokens = Counter(
+            "foveal_tenant_tokens", "Tokens that providers reported.", (*names, "kind"), registry=registry
+        )
+        self._dollars = Counter(
+            "foveal_tenant_dollars", "Dollars of calls with a known price.", names, registry=registry
+        )
+        self._unpriced = Counter(
+            "foveal_tenant_unpriced_calls", "Calls whose price is not known.", names, registry=registry
+        )
+        self._tenants, self._models = BoundedLabels(MAX_TENANT_LABELS), BoundedLabels(MAX_MODEL_LABELS)
+        self._unread_usage: dict[tuple[str, str], UsageCount] = {}
+        self._unread_requests: dict[tuple[str, str], int] = {}
+
+    def add_usage(self, tenant: str, model: str, count: UsageCount) -> None:
+        key = _bounded_key(self._unread_usage, tenant, model)
+        self._unread_usage[key] = self._unread_usage.get(key, UsageCount()).plus(count)
+
+    def add_request(self, tenant: str, model: str) -> None:
+        key = _bounded_key(self._unread_requests, tenant, model)
+        self._unread_requests[key] = self._unread_requests.get(key, 0) + 1
+
+    def update(self, busiest: Iterable[str] = ()) -> None:
+        """Move all counts into the metrics; `busiest` get the first labels."""
+        usage, self._unread_usage = self._unread_usage, {}
+        requests, self._unread_requests = self._unread_requests, {}
+        for tenant in busiest:
+            self._tenants.of(tenant)
+        for (tenant, model), count in sorted(usage.items(), key=lambda item: -sum(item[1][1:5])):
+            labels = self._tenants.of(tenant), self._models.of(model)
+            for kind in TOKEN_KINDS:
+                self._tokens.labels(*labels, kind).inc(getattr(count, kind))
+            self._dollars.labels(*labels).inc(count.dollars)
+            self._unpriced.labels(*labels).inc(count.unpriced)
+        for (tenant, model), number in sorted(requests.items(), key=lambda item: -item[1]):
+            self._requests.labels(self._tenants.of(tenant), self._models.of(model)).inc(number)
+
+
+def _bounded_key(counts: Mapping[tuple[str, str], object], tenant: str, model: str) -> tuple[str, str]:
+    """Return where to count; clients can send any name of a model, so the number of keys is bounded."""
+    key = tenant, model[:MAX_MODEL_LABEL_CHARS]
+    return key if key in counts or len(counts) < MAX_UNREAD_COUNTS else (OTHER_LABEL, OTHER_LABEL)
 
 
 class PrometheusMetrics:
@@ -141,6 +219,7 @@ class PrometheusMetrics:
             name: self._gauge(f"foveal_gateway_{name}", about, ("platform",))
             for name, about in GATEWAY_GAUGES.items()
         }
+        self.tenants: TenantMetrics = TenantMetrics(self.registry)
         self._prompt_tokens = self._cached_tokens = 0
         # `labels` checks its arguments and takes a lock, so the metrics of every request are kept by label.
         self._requests_with = cache(self._requests.labels)
@@ -188,7 +267,10 @@ class PrometheusMetrics:
             case EventsStored():
                 for event in service_event.events:
                     self._count_event(event)
+                    if (used := counted_usage(event.fact)) is not None:
+                        self.tenants.add_usage(service_event.tenant, *used)
             case TurnEnded():
+                self.tenants.add_request(service_event.tenant, service_event.model)
                 self._turns.labels(service_event.why).inc()
                 self._turn_seconds.observe(service_event.seconds)
                 if service_event.why == "failed":
@@ -217,6 +299,7 @@ class PrometheusMetrics:
             self._cache_share.set(self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0)
 
     def _count_proxy_request(self, done: ProxyRequestEnded) -> None:
+        self.tenants.add_request(done.tenant, done.model)
         self._exchanges_with(done.dialect, str(done.status)).inc()
         self._added_seconds_of(done.dialect).observe(done.added_seconds)
         self._saved_tokens.inc(max(0, done.unreduced_tokens - done.tokens))

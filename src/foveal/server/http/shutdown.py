@@ -1,24 +1,33 @@
-"""Shutdown of the server: stop signals, refusal of new requests, end of running ones.
+"""Requests in flight and how they end early: stop signals, refusal of new requests, revoked tokens.
 
 1. The first SIGTERM or SIGINT begins the shutdown: new requests get a 503, running turns and requests may finish
    within `server.grace` seconds.
 2. Requests that take longer are cancelled; the client gets an error in the format of its path before the connection
    closes. What was acknowledged is stored.
 3. The second signal ends the wait at once. The third has its default effect and kills the process.
+4. A drop-in request whose token is revoked is cancelled in the same way, on every server that shares the tokens.
+   Streams of the API and of the inspector check their callers themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from foveal.errors import StoreError
 from foveal.server import Service
-from foveal.web.http_errors import HttpError, error_format, error_response, stream_error_event
+from foveal.web.http_errors import (
+    HttpError,
+    error_format,
+    error_response,
+    revoked_error,
+    stream_error_event,
+)
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 PATHS_DURING_SHUTDOWN: Final = frozenset({"/healthz", "/metrics"})
@@ -27,23 +36,41 @@ MIN_FLUSH_S: Final = 2.0
 """Time for sending the rest of a response after its turn has ended, even if the grace period is over."""
 FINAL_EVENT_TIMEOUT_S: Final = 2.0
 """Time for all cancelled requests to send their final error; a single one has half of it."""
+REVOKED_CHECK_INTERVAL_S: Final = 1.0
+"""Time between two checks of the tokens of all requests in flight, with one query."""
 
 
 # ── Requests in flight ───────────────────────────────────────────────────────────────────────────────────
+
+
+ValidTokens = Callable[[Collection[str]], Awaitable[set[str]]]
+"""Returns those of some ids of tokens that are not revoked."""
+
+
+async def _all_valid(ids: Collection[str]) -> set[str]:
+    return set(ids)
 
 
 class ShutdownState:
     """The requests in flight, and whether the shutdown has begun."""
 
     def __init__(self) -> None:
+        self._valid_tokens: ValidTokens = _all_valid
         self.has_begun: bool = False
         self.is_cancelling: bool = False
-        self._requests: set[asyncio.Task[Any]] = set()
+        self._requests: dict[asyncio.Task[Any], Scope] = {}
+        self._revoked: set[asyncio.Task[Any]] = set()
+        """Requests that are cancelled because their token was revoked."""
+        self._watch: asyncio.Task[None] | None = None
         self._request_ended = asyncio.Event()
 
     def begin(self) -> None:
         """Refuse requests from now on."""
         self.has_begun = True
+
+    def check_tokens_with(self, valid_tokens: ValidTokens) -> None:
+        """Let `valid_tokens` say which tokens of requests in flight are still valid."""
+        self._valid_tokens = valid_tokens
 
     async def wait_until_idle(self) -> None:
         """Wait until no request is in flight."""
@@ -59,17 +86,48 @@ class ShutdownState:
         with suppress(TimeoutError):
             await asyncio.wait_for(self.wait_until_idle(), timeout=FINAL_EVENT_TIMEOUT_S)
 
-    def add_request(self) -> asyncio.Task[Any]:
+    def add_request(self, scope: Scope) -> asyncio.Task[Any]:
         """Register the current task as a request, and return it."""
         task = asyncio.current_task()
         assert task is not None
-        self._requests.add(task)
+        self._requests[task] = scope
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._end_revoked())
         return task
 
     def remove_request(self, task: asyncio.Task[Any]) -> None:
         """Unregister a request that has ended."""
-        self._requests.discard(task)
+        del self._requests[task]
+        self._revoked.discard(task)
         self._request_ended.set()
+
+    def reason(self, task: asyncio.Task[Any]) -> HttpError | None:
+        """Return why a request was cancelled; None if that was not done here."""
+        if task in self._revoked:
+            return revoked_error()
+        return _stopping_error() if self.is_cancelling else None
+
+    async def _end_revoked(self) -> None:
+        """Cancel drop-in requests with revoked tokens, until no request is in flight."""
+        try:
+            while self._requests:
+                await asyncio.sleep(REVOKED_CHECK_INTERVAL_S)
+                tokens = {task: id for task, scope in self._requests.items() if (id := _drop_in_token(scope))}
+                with suppress(StoreError):  # known tokens stay valid while the database is away
+                    valid = await self._valid_tokens(sorted({*tokens.values()})) if tokens else set()
+                    for task in tokens.keys() & self._requests.keys():
+                        if tokens[task] not in valid:
+                            self._revoked.add(task)
+                            task.cancel()
+        finally:
+            self._watch = None
+
+
+def _drop_in_token(scope: Scope) -> str:
+    """Return the id of the token of a request that does not check it itself; "" if there is none."""
+    caller = scope.get("state", {}).get("caller")
+    has_own_check = scope["path"].startswith(("/api/", "/inspect/"))
+    return "" if caller is None or has_own_check else str(caller.token_id)
 
 
 class ShutdownMiddleware:
@@ -86,15 +144,16 @@ class ShutdownMiddleware:
         if self._shutdown.has_begun:
             await error_response(_stopping_error(), error_format(scope["path"]))(scope, receive, send)
             return
-        response, task = _ResponseInFlight(scope, send), self._shutdown.add_request()
+        response, task = _ResponseInFlight(scope, send), self._shutdown.add_request(scope)
         try:
             await self._app(scope, receive, response.send)
         except asyncio.CancelledError:
-            if not self._shutdown.is_cancelling:
+            error = self._shutdown.reason(task)
+            if error is None:
                 raise
             task.uncancel()
             with suppress(TimeoutError):
-                await asyncio.wait_for(response.end(), timeout=FINAL_EVENT_TIMEOUT_S / 2)
+                await asyncio.wait_for(response.end(error), timeout=FINAL_EVENT_TIMEOUT_S / 2)
         finally:
             self._shutdown.remove_request(task)
 
@@ -116,13 +175,13 @@ class _ResponseInFlight:
             self._is_complete = True
         await self._send(message)
 
-    async def end(self) -> None:
+    async def end(self, error: HttpError) -> None:
         """Send an error if one can still be sent: as the response, or as the last event of a stream."""
         format = error_format(self._scope["path"])
         if not self._has_started:
-            await error_response(_stopping_error(), format)(self._scope, _receive_nothing, self.send)
+            await error_response(error, format)(self._scope, _receive_nothing, self.send)
         elif self._is_stream and not self._is_complete:
-            event = stream_error_event(_stopping_error(), format)
+            event = stream_error_event(error, format)
             await self.send({"type": "http.response.body", "body": event})
 
 

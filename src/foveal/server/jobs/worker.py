@@ -36,6 +36,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 from uuid import uuid4
 
+from foveal.config import Config
 from foveal.core.log.events import Noted
 from foveal.core.redaction.redact import scrub
 from foveal.errors import TRANSIENT_CODES, BadSetting, FovealError, NothingToAsk, StoreError, UnknownSession
@@ -409,7 +410,7 @@ class JobWorker:
         worker = cls(service, timing=timing)
         runtime = service.runtime
         check_engine_file(runtime.storage.jobs_database_url)
-        await worker.schedules.set_configured(_configured_schedules(service), now=runtime.clock())
+        await worker.set_schedules(runtime.config)
         previous = runtime.request_summary
         runtime.delegate_summaries(worker.request_summary)
         runtime.add_delete_hook(worker.delete_session)
@@ -460,6 +461,12 @@ class JobWorker:
         """Delete the jobs and schedules of a session."""
         await self.queue.delete_session(tenant, session)
         await self.schedules.delete_session(tenant, session)
+
+    async def set_schedules(self, config: Config) -> None:
+        """Store the schedules of a configuration in place of those of the one before. Raises `BadSetting`."""
+        configured = _configured_schedules(self._service, config)
+        await self.schedules.set_configured(configured, now=self._service.runtime.clock())
+        self.wake()
 
     def wake(self) -> None:
         """Poll now instead of at the next interval."""
@@ -596,9 +603,9 @@ def _engine_job(job: Job) -> EngineJob:
     return EngineJob(f"{job.tenant}/{job.kind}", job.id)
 
 
-def _configured_schedules(service: Service) -> list[Schedule]:
+def _configured_schedules(service: Service, config: Config) -> list[Schedule]:
     found = []
-    for table in service.runtime.config.schedules:
+    for table in config.schedules:
         try:
             service.tenant(table.tenant)
             check_session_id(table.session)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ from foveal.core.wire.bound_thinking import ThinkingCheck, without_thinking
 from foveal.server.proxy.digest_index import KnownSession
 from foveal.sessions.session import Session
 from foveal.transport.client_request import ClientRequest, RequestTemplate
-from foveal.transport.digests import summary_digest
+from foveal.transport.digests import count_up_to, summary_digest
 from foveal.transport.recognised_messages import (
     MAX_LOG_RATIO,
     SYSTEM_KEY,
@@ -54,6 +55,8 @@ BYTES_PER_TOKEN: Final = 4
 """Bytes of a token of a request that is not counted."""
 MAX_BATCH_BYTES: Final = 128 * 1024
 """Bytes of messages that are appended at once; redacting and counting them takes milliseconds."""
+COMPACTS_KEY: Final = "client compacts"
+"""Side state of a conversation whose client compacts it by itself."""
 MAX_INSTRUCTION_VERSIONS: Final = 64
 """Versions of an instruction whose events are kept in the index."""
 
@@ -62,10 +65,14 @@ class ProxiedConversation(RecognisedMessages):
     """The side state holds, beside the digests of the system text and the tools, the events with newer versions of
     each instruction, by the digest of its history in hex."""
 
-    def __init__(self, session: Session, model: Model, *, reserve: int | None) -> None:
+    def __init__(
+        self, session: Session, model: Model, *, reserve: int | None, steps_back: bool = False
+    ) -> None:
         super().__init__()
         self.session = session
         self.model = model
+        self.steps_back = steps_back
+        """Whether the session reduces a request only if it would not fit otherwise."""
         self._configured_reserve = reserve
         self._reserve = reserve
         """Tokens that are kept for the answer: what the client's limit asks for, or what is configured."""
@@ -85,6 +92,10 @@ class ProxiedConversation(RecognisedMessages):
         """The newest request without its messages."""
         self.thinking_check: ThinkingCheck = ThinkingCheck()
         """What the thinking of this conversation is bound to."""
+        self.config: object = None
+        """The configuration that the session was opened with."""
+        self.noted_output: tuple[int, int] = (0, 0)
+        """The client's limit for the answer and the one that was sent in its place, as the newest note has them."""
         self.memory_users: set[str] = set()
         """Users for whom it is recorded that the session shows their memory."""
         self.last_sent_messages: Sequence[dict[str, Any]] = ()
@@ -106,6 +117,14 @@ class ProxiedConversation(RecognisedMessages):
             await self.session.set_reserve(wanted)
             self._reserve = wanted
         return await self.session.fit(may_exceed=True)
+
+    @property
+    def client_compacts(self) -> bool:
+        """Whether the client has compacted the history by itself."""
+        return COMPACTS_KEY in self.side_state
+
+    def mark_client_compacts(self) -> None:
+        self.side_state[COMPACTS_KEY] = b"1"
 
     @property
     def is_mostly_rewound(self) -> bool:
@@ -169,7 +188,7 @@ class ProxiedConversation(RecognisedMessages):
         history with this digest. The model's last answer may be missing: it is requested again."""
         if self.messages[-1].digest != digest:
             return False
-        chunks = request.chunks(request.digests.index(digest) + 1)
+        chunks = request.chunks(count_up_to(request.digests, digest))
         sent = [fact for chunk in chunks for fact in chunk.facts if is_message(fact)]
         pairs = zip(sent, self._unindexed, strict=False)
         more = self._unindexed[len(sent) :]
@@ -273,7 +292,9 @@ def instruction_versions_until(side_state: dict[str, bytes], seq: int) -> dict[s
     that time are not known."""
     kept: dict[str, bytes] = {}
     for name, value in side_state.items():
-        if name not in (SYSTEM_KEY, TOOLS_KEY):
+        if name == COMPACTS_KEY:
+            kept[name] = value
+        elif name not in (SYSTEM_KEY, TOOLS_KEY):
             versions = [version for version in value.split() if int(version) <= seq]
             kept[name] = b" ".join(versions)
     return kept
@@ -305,7 +326,6 @@ class _MessageFinder:
     def __init__(self, conversation: ProxiedConversation, request: ClientRequest) -> None:
         self._request = request
         self._indexed: Sequence[IndexedMessage] = conversation.messages
-        self._ends = {digest: at for at, digest in reversed(list(enumerate(request.digests)))}
         self._instructions = {
             conversation.newest_version(digest): at for at, digest in self._known_instructions(conversation)
         }
@@ -340,11 +360,23 @@ class _MessageFinder:
                 return own
         return fact
 
+    def _end_in_request(self, position: int) -> int | None:
+        """Return where in the request the message at a position of the conversation is; None if it is not there."""
+        if position < 0:
+            return -1
+        digest, digests = self._indexed[position].digest, self._request.digests
+        if position < len(digests) and digests[position] == digest:  # most are at the same place
+            return position
+        return self._places.get(digest)
+
+    @cached_property
+    def _places(self) -> dict[bytes, int]:
+        return {digest: at for at, digest in reversed(list(enumerate(self._request.digests)))}
+
     def _message_facts(self, position: int) -> tuple[AnyFact, ...]:
         """Return the facts of the client's messages at a position of the conversation."""
         if position not in self._read:
-            end = self._ends.get(self._indexed[position].digest)
-            before = self._ends.get(self._indexed[position - 1].digest) if position else -1
+            end, before = self._end_in_request(position), self._end_in_request(position - 1)
             if end is None or before is None:
                 return ()
             messages = self._request.messages[before + 1 : end + 1]

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 from foveal.core.log.events import Opened
 from foveal.errors import FovealError, UnknownSession
 from foveal.ports import SessionInfo
+from foveal.server.audit import RETENTION
 from foveal.server.databases import Database, Transaction
 from foveal.server.runtime import LOG
 from foveal.server.service import Service
@@ -98,6 +99,15 @@ class DigestIndex:
             messages = [IndexedMessage(*row) for row in await db.fetch(sql, tenant, session)]
             sql = "SELECT name, words FROM beside WHERE tenant = ? AND session = ?"
             return messages, {name: bytes(value) for name, value in await db.fetch(sql, tenant, session)}
+
+        return await self._database.read(act, tenant=tenant)
+
+    async def has_side_state(self, tenant: str, session: str, name: str) -> bool:
+        """Return whether the side state of a session has a value with this name."""
+
+        async def act(db: Transaction) -> bool:
+            sql = "SELECT 1 FROM beside WHERE tenant = ? AND session = ? AND name = ?"
+            return bool(await db.fetch(sql, tenant, session, name))
 
         return await self._database.read(act, tenant=tenant)
 
@@ -248,6 +258,7 @@ class ProxyRetention:
                 return False
             await self._runtime.run_delete_hooks(tenant.name, id)
             await tenant.store.erase(id)
+            await self._runtime.audit.record("erase", f"session:{id}", tenant=tenant.name, actor=RETENTION)
             return True
         finally:
             lock.release()

@@ -25,14 +25,19 @@ from starlette.responses import Response
 
 from foveal.config import Config
 from foveal.core.log.events import Dialect
+from foveal.core.models.cost import UsageTotals
 from foveal.core.models.model import Model
+from foveal.core.models.spending import SpentAmount, estimate_request
 from foveal.core.wire.bound_thinking import BINDING_BETA
-from foveal.core.wire.overflow_errors import refuses_controls
-from foveal.errors import MalformedMessage, SessionExists, StoreError, UnknownSession
+from foveal.core.wire.overflow_errors import recognise_overflow, refused_output, refuses_controls
+from foveal.errors import FovealError, MalformedMessage, SessionExists, StoreError, UnknownSession
 from foveal.server.auth_tokens import REQUEST_USER, MemoryChoice, is_user_id
+from foveal.server.budgets import NOTHING_SPENT, Reservation, Spender, spent_amount
 from foveal.server.proxy import headers as proxy_headers
+from foveal.server.proxy.conversation import BYTES_PER_TOKEN
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.proxy.find_conversation import SessionOfAnotherUser
+from foveal.server.proxy.learned_limits import LimitKind
 from foveal.server.proxy.response_stream import (
     IDEMPOTENCY_HEADER,
     JoinedResponse,
@@ -83,6 +88,8 @@ MEMORY_HEADER: Final = "x-foveal-memory"
 """Header with which a client asks for the memory of a user; behind `; hears`, "remember that …" is obeyed."""
 NO_MEMORY: Final = "-"
 """Value of this header with which a client asks for none, although its token names one."""
+HASHED_BODY_BYTES: Final = 1_024
+"""Bytes at the end of a body that make up its hash."""
 SUMMARY_TIMEOUT_S: Final = 120.0
 
 
@@ -92,7 +99,10 @@ class ProxyEndpoints:
     def __init__(self, runtime: Runtime, upstreams: Upstreams) -> None:
         self._runtime = runtime
         self._upstreams = upstreams
-        self._limits = RequestLimits.of(runtime.config)
+
+    @property
+    def _limits(self) -> RequestLimits:
+        return RequestLimits.of(self._runtime.config)
 
     async def compact(self, request: Request) -> Response:
         """Return the client's conversation as the upstream compacts it: unreduced."""
@@ -110,9 +120,15 @@ class ProxyEndpoints:
     async def _forward(self, request: Request, dialect: Dialect, *, path: str = "") -> Response:
         """Answer a request; one with a `path` of its own goes to an endpoint that compacts."""
         began = time.perf_counter()
-        body = await request_body.read_bytes(request)
-        cache = self._upstreams.request_cache
-        client_request = ClientRequest(dialect, body, cache, asks_for_compaction=bool(path))
+        body = await request_body.read_unchecked_depth(request)
+        max_depth: int = request.state.max_depth
+        client_request = ClientRequest(
+            dialect,
+            body,
+            self._upstreams.request_cache,
+            asks_for_compaction=bool(path),
+            check_depth=lambda text, inside: request_body.check_depth(text, max_depth, inside=inside),
+        )
         self._limits.check(client_request)
         query = request.scope["query_string"].decode("latin-1")
         headers = request.scope["headers"]
@@ -144,8 +160,11 @@ class ProxyEndpoints:
             client_request.set_model(target.model_id)
         if not self._upstreams.allows_binding_controls(target):
             client_request.refuse_binding_controls()
-        model = target.model or self._upstreams.model(client_request.model or "unknown")
-        exchange, problem = await self._start_exchange(request, client_request, model, target, memory)
+        model = await self._limited_model(client_request, target)
+        spender = Spender(request.state.caller.tenant, user=spending_user(request, client_request, memory))
+        exchange, problem = await self._start_exchange(
+            request, client_request, model, target, memory, spender
+        )
         proxy_request = ProxyRequest(
             runtime=self._runtime,
             tenant=request.state.caller.tenant,
@@ -158,10 +177,61 @@ class ProxyEndpoints:
             shared=shared,
         )
         try:
+            proxy_request.reservation = await self._reserve(spender, model, client_request, exchange)
             return await self._send(request, proxy_request, target)
         except BaseException as error:
             proxy_request.end(status=error.status if isinstance(error, HttpError) else 0)
             raise
+
+    async def _limited_model(self, client_request: ClientRequest, target: UpstreamTarget) -> Model:
+        """Return the model with the window that its upstream has stated, and limit the answer of the request."""
+        model, limits = (
+            target.model or self._upstreams.model(client_request.model or "unknown"),
+            self._upstreams.limits,
+        )
+        await limits.refresh()
+        at = target.limited(model.name)
+        client_request.limit_output(limits.max_output(at))
+        return limits.limited(model, at)
+
+    async def _reserve(
+        self, spender: Spender, model: Model, client_request: ClientRequest, exchange: Exchange | None
+    ) -> Reservation | None:
+        """Reserve what a request will probably use; raises `HttpError` if that exceeds a budget."""
+        if exchange is not None:
+            spender = spender._replace(conversation=exchange.session_id)
+        budgets = self._runtime.budgets
+        if not budgets.apply_to(spender):
+            return None
+        if not client_request.model:
+            detail = f"{client_request.problem}: a request that a budget limits must name its model"
+            raise HttpError(400, detail, code="no_model")
+        tokens, usage = len(client_request.body) // BYTES_PER_TOKEN, UsageTotals()
+        try:
+            if exchange is not None:
+                tokens, usage = exchange.tokens, await exchange.conversation.session.usage()
+            reserve = client_request.max_tokens or model.max_output
+            estimate = estimate_request(model, tokens, usage, reserve=reserve, answers=client_request.answers)
+            return await budgets.reserve(spender, model, estimate)
+        except FovealError as problem:
+            raise proxy_headers.budget_error(problem) from None
+
+    async def _send_summary(
+        self, target: UpstreamTarget, body: bytes, spender: Spender, model: Model
+    ) -> tuple[int, bytes]:
+        """Send a request for a summary, which counts as any other request; raises `BudgetExceeded`."""
+        tokens = len(body) // BYTES_PER_TOKEN
+        estimate = estimate_request(model, tokens, UsageTotals(), reserve=model.max_output)
+        reservation = await self._runtime.budgets.reserve(spender, model, estimate)
+        used: SpentAmount | None = NOTHING_SPENT
+        try:
+            status, data = await self._upstreams.send_and_read(target, body, timeout_s=SUMMARY_TIMEOUT_S)
+            if status == 200 and reservation is not None:
+                used = spent_amount(msgspec.json.decode(data), model)
+            return status, data
+        finally:
+            if reservation is not None:
+                self._runtime.budgets.settle_soon(reservation, used)
 
     async def _start_exchange(
         self,
@@ -170,6 +240,7 @@ class ProxyEndpoints:
         model: Model,
         target: UpstreamTarget,
         memory: MemoryChoice | None,
+        spender: Spender,
     ) -> tuple[Exchange | None, str]:
         """Record and fit the request; return None and the reason if it cannot be recorded."""
         if client_request.problem:
@@ -177,7 +248,7 @@ class ProxyEndpoints:
 
         async def summarise(dialect: Dialect, body: bytes, beta: str) -> tuple[int, bytes]:
             to = target.with_beta(beta) if beta else target
-            return await self._upstreams.send_and_read(to, body, timeout_s=SUMMARY_TIMEOUT_S)
+            return await self._send_summary(to, body, spender, model)
 
         tenant = request.state.caller.tenant
         session_id = request.headers.get("x-foveal-session", "").strip()
@@ -203,6 +274,7 @@ class ProxyEndpoints:
             self._runtime.store_failed(tenant, failure)
             return None, "the store cannot be used now"
         self._runtime.store_recovered(tenant)
+        spender = spender._replace(conversation=exchange.session_id)  # for summaries from here on
         return exchange, _unchanged_because(exchange) if client_request.asks_for_compaction else ""
 
     async def _send(self, request: Request, proxy_request: ProxyRequest, target: UpstreamTarget) -> Response:
@@ -275,7 +347,24 @@ class _ProxyCall:
             self._upstreams.note_refused_controls(self._target)
             exchange.drop_binding_controls()
             return True
-        return exchange is not None and await exchange.retry_smaller(error)
+        if exchange is None:
+            return False
+        allowed = refused_output(error)
+        if allowed and exchange.limit_output(allowed):
+            await self._note_limit("output", allowed, exchange)
+            return True
+        if not await exchange.retry_smaller(error):
+            return False
+        stated = recognise_overflow(error)
+        if stated is not None and stated.states_window:
+            await self._note_limit("window", stated.limit, exchange)
+        return True
+
+    async def _note_limit(self, kind: LimitKind, tokens: int, exchange: Exchange) -> None:
+        """Share a limit that the upstream has stated."""
+        at = self._target.limited(self._proxy_request.model)
+        session = f"{self._proxy_request.tenant}/{exchange.session_id}"
+        await self._upstreams.limits.note(at, kind, tokens, session=session)
 
     async def discard(self) -> None:
         self.response.close()
@@ -287,7 +376,25 @@ def _retry_key(
     """Return what a request has in common with its retries."""
     headers = request.headers
     names = ("authorization", "x-api-key", "x-foveal-session", IDEMPOTENCY_HEADER)
-    return request.state.caller.tenant, target.url, memory, *(headers.get(name) for name in names), body
+    given = (headers.get(name) for name in names)
+    return request.state.caller.tenant, target.url, memory, *given, _RepeatedBody(body)
+
+
+class _RepeatedBody:
+    """A body in the key of a request. Its hash is that of its end: hashing megabytes takes milliseconds, and only
+    the bodies of retries end alike."""
+
+    __slots__ = ("_body", "_hash")
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._hash = hash((len(body), body[-HASHED_BODY_BYTES:]))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _RepeatedBody) and self._body == other._body
 
 
 async def _join(shared: SharedResponse) -> Response:
@@ -325,6 +432,15 @@ def _with_user(choice: MemoryChoice, client_request: ClientRequest) -> MemoryCho
         return choice
     user = client_request.end_user
     return choice._replace(user=user) if is_user_id(user) else None
+
+
+def spending_user(request: Request, client_request: ClientRequest, memory: MemoryChoice | None) -> str:
+    """Return the user whose budget a request uses: that of its token, else the one whom its header or its body
+    names; "" if none does."""
+    of_token: MemoryChoice | None = request.state.caller.memory
+    named = (None if of_token is None else _with_user(of_token, client_request)) or memory
+    user = client_request.end_user if named is None else named.user
+    return user if is_user_id(user) else ""
 
 
 class RequestLimits(NamedTuple):
@@ -376,8 +492,11 @@ class PassthroughEndpoints:
     """Endpoints for the list of models and for counting tokens."""
 
     def __init__(self, runtime: Runtime, upstreams: Upstreams) -> None:
-        self._upstreams = upstreams
-        self._limits = RequestLimits.of(runtime.config)
+        self._runtime, self._upstreams = runtime, upstreams
+
+    @property
+    def _limits(self) -> RequestLimits:
+        return RequestLimits.of(self._runtime.config)
 
     async def count_tokens(self, request: Request) -> Response:
         """Return how many tokens the upstream counts in the client's unreduced request."""

@@ -8,6 +8,8 @@
    as too large. It is recorded, and so is the summary that the provider returns.
 4. The session lock is held while messages are appended and fitted, never while upstream answers. If another request
    changed the session meanwhile, the reply is stored as a note: it no longer answers the newest message.
+5. From the request until its reply is recorded and indexed, an exchange holds the claim of its session, a lock in
+   the storage that all servers share. Another request with the same beginning gets a fork, on whichever server.
 
 Checks of the requests that the proxy writes itself, reported as service events.
 
@@ -34,6 +36,7 @@ from foveal.core.wire.legality import request_faults
 from foveal.core.wire.overflow_errors import recognise_overflow
 from foveal.core.wire.usage import read_usage
 from foveal.errors import BadSetting, ContextOverflow, StoreError
+from foveal.server.proxy.client_compaction import asks_for_summary
 from foveal.server.proxy.conversation import ProxiedConversation, is_message, restore_client_facts
 from foveal.server.runtime import (
     IllegalRequestMade,
@@ -41,6 +44,7 @@ from foveal.server.runtime import (
     SummaryRequestEnded,
     UsageNotUnderstood,
 )
+from foveal.stores.session_locks import HeldLock
 from foveal.transport.client_request import ClientRequest, with_cache_marks
 from foveal.transport.digests import empty_history_digest, extend_digests
 from foveal.transport.recognised_messages import IndexedMessage
@@ -131,8 +135,49 @@ LATE_ANSWER_TOPIC: Final = "answer"
 CHOICE_TOPIC: Final = "choice"
 """Topic of the notes with the second and further choices of a reply; if the client continues with one of them, the
 session is rewound and the message is appended as the answer."""
+BROKEN_OFF_TOPIC: Final = "broken off"
+"""Topic of the note with what had arrived of a reply when the upstream broke it off."""
+OUTPUT_TOPIC: Final = "max_tokens"
+"""Topic of the note that a smaller limit for the answer was sent than the client's."""
 MAX_USAGE_RATIO: Final = 8
 """A reported prompt this many times larger than expected is not trusted."""
+
+
+class ExchangeClaim:
+    """The right to answer a request of a session, which one exchange on all servers has at a time. A block releases
+    it at its end, unless an exchange keeps it."""
+
+    __slots__ = ("_is_kept", "_lock")
+
+    def __init__(self, lock: HeldLock | None) -> None:
+        self._lock = lock
+        self._is_kept = False
+
+    def __enter__(self) -> ExchangeClaim:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if not self._is_kept:
+            self.release()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no other exchange has the claim."""
+        return self._lock is not None
+
+    def keep(self) -> None:
+        """Hold the claim beyond the block, until `release`."""
+        self._is_kept = True
+
+    def hand_over(self) -> HeldLock | None:
+        """Return the lock to another claim of the session; this one does not hold it any more."""
+        lock, self._lock = self._lock, None
+        return lock
+
+    def release(self) -> None:
+        lock = self.hand_over()
+        if lock is not None:
+            lock.release()
 
 
 class ExchangeServices(NamedTuple):
@@ -143,6 +188,7 @@ class ExchangeServices(NamedTuple):
     check: RequestCheck
     add_to_index: Callable[[ProxiedConversation, list[IndexedMessage]], None]
     on_end: Callable[[Exchange], None]
+    """Releases the claim of an exchange that has ended."""
 
 
 class Exchange:
@@ -152,6 +198,7 @@ class Exchange:
         request: ClientRequest,
         fitted: Fitted,
         services: ExchangeServices,
+        claim: ExchangeClaim,
     ) -> None:
         self.conversation = conversation
         self.request = request
@@ -161,12 +208,18 @@ class Exchange:
         """The upstream's reply is complete and is being recorded."""
         self.recorded: asyncio.Event = asyncio.Event()
         """Set when the reply is recorded or never will be."""
+        self.is_counted: bool = False
+        """Whether the usage of the reply is in the log."""
         self.body: bytes = b""
+        self.client_summary: str = ""
+        """The answer, if the client asked for a summary with which it compacts its history."""
         self._services = services
+        self.claim: ExchangeClaim = claim
         self._previous_messages = conversation.last_sent_messages
         self._last_message = conversation.last_message
         self._set_body(fitted)
         conversation.begin_exchange(self)
+        claim.keep()
 
     @property
     def session_id(self) -> str:
@@ -215,6 +268,13 @@ class Exchange:
         self.request.refuse_binding_controls()
         self._encode()
 
+    def limit_output(self, tokens: int) -> bool:
+        """Send the request again with a smaller limit for the answer; return False if its limit is not larger."""
+        if not self.request.limit_output(tokens):
+            return False
+        self._encode()
+        return True
+
     async def retry_smaller(self, error: object) -> bool:
         """Return True if upstream's error means that the request was too large and `body` is now a smaller one."""
         session, before = self.conversation.session, self.body
@@ -242,6 +302,16 @@ class Exchange:
             if reply is not None:
                 async with self._services.lock(self.session_id):
                     await self._record(reply)
+        finally:
+            self.end()
+
+    async def record_broken_off(self, text: str) -> None:
+        """Note what had arrived of a reply that the upstream broke off, and end the exchange."""
+        session = self.conversation.session
+        try:
+            async with self._services.lock(self.session_id):
+                if text and not (await session.end()).erased:
+                    await session.append(Noted(text=text, topic=BROKEN_OFF_TOPIC))
         finally:
             self.end()
 
@@ -276,7 +346,9 @@ class Exchange:
                 system=request.system_value(),
                 tools=request.tool_list(),
             )
-        events = await session.append(*notes, *reply.facts)
+        events = await session.append(*self._output_notes(), *notes, *reply.facts)
+        if asks_for_summary(self.request):
+            self.client_summary = reply.text
         if not self.request.asks_for_compaction:  # its size says nothing about that of the view
             await self._observe(reply.usage)
         last = (
@@ -287,6 +359,18 @@ class Exchange:
         digest = extend_digests(last, reply.messages, self.request.dialect)[-1]
         message = conversation.add_recorded(digest, events[-1].seq, reply.facts)
         self._services.add_to_index(conversation, [message])
+
+    def _output_notes(self) -> list[Noted]:
+        """Return the note that a smaller limit for the answer was sent than the client's, unless the newest note of
+        the conversation says the same."""
+        asked, sent = self.request.asked_max_tokens, self.request.max_tokens
+        if not asked or self.conversation.noted_output == (asked, sent):
+            return []
+        self.conversation.noted_output = asked, sent
+        text = (
+            f"the client asked for up to {asked:,} output tokens; the model allows {sent:,}, which was sent"
+        )
+        return [Noted(text=text, topic=OUTPUT_TOPIC)]
 
     async def _has_changed(self) -> bool:
         """Return whether another request changed the session, or the session was erased."""
@@ -306,6 +390,7 @@ class Exchange:
             return
         if fact is not None and fact.prompt <= MAX_USAGE_RATIO * max(self.tokens, 1_000):
             await session.observe(usage)
+            self.is_counted = True
 
 
 def _choice_note(number: int, message: Json) -> Noted:

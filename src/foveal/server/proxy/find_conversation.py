@@ -6,9 +6,10 @@
    request leaves out: what it leaves out is rewound, so the log has it.
 4. A request that shows the memory of a user continues no conversation that has shown the memory of another user:
    one that is found is left alone, one that the client names is refused.
-5. A request whose beginning is being answered for another request gets a fork; one that continues after a reply
-   that is just being recorded waits for the recording.
-6. No lock is held while upstream answers, and nothing is lost when a conversation is closed: it is loaded again.
+5. A request whose beginning is being answered for another request, by this server or another one, gets a fork; one
+   that continues after a reply that is just being recorded waits for the recording.
+6. A conversation that its client has compacted by itself is reduced only if a request would not fit otherwise.
+7. No lock is held while upstream answers, and nothing is lost when a conversation is closed: it is loaded again.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from secrets import token_hex
+from time import monotonic
 from typing import Any, Final, NamedTuple
-from uuid import uuid4
+
+from msgspec.structs import replace
 
 from foveal.core.log.events import Opened
 from foveal.core.models.model import Model
@@ -28,20 +32,23 @@ from foveal.core.wire import MessageChunk
 from foveal.errors import SessionExists, StoreError, UnknownSession
 from foveal.memory.attached import obeyed_notes
 from foveal.server.auth_tokens import MemoryChoice
+from foveal.server.proxy.client_compaction import ClientSummaries, only_when_forced
 from foveal.server.proxy.conversation import (
+    COMPACTS_KEY,
     ProxiedConversation,
     instruction_versions_until,
 )
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession, ProxyRetention
-from foveal.server.proxy.exchange import Exchange, ExchangeServices, RequestCheck
+from foveal.server.proxy.exchange import Exchange, ExchangeClaim, ExchangeServices, RequestCheck
 from foveal.server.proxy.upstream_summariser import SendUpstream, UpstreamSummariser
 from foveal.server.recently_used import RecentlyUsed
 from foveal.server.runtime import Runtime
 from foveal.server.service import MAX_IDLE_TENANTS, Service
 from foveal.server.tenants import PROXY_ORIGIN, Tenant, check_session_id
 from foveal.sessions.session import Session
+from foveal.stores.session_locks import FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S
 from foveal.transport.client_request import ClientRequest
-from foveal.transport.digests import is_from_model, summary_digest
+from foveal.transport.digests import count_up_to, is_from_model, summary_digest
 from foveal.transport.recognised_messages import IndexedMessage
 
 MAX_IDLE_CONVERSATIONS: Final = 256
@@ -52,6 +59,13 @@ MAX_INHERITED_EVENTS: Final = 2_000
 """Events after the place of a fork that are read for reductions."""
 MAX_RECORDING_WAIT_S: Final = 30.0
 """Seconds to wait for a reply that is being recorded."""
+MAX_REMOTE_RECORDING_WAIT_S: Final = 2.0
+"""Seconds to wait for another server that may be recording the reply which a request has already. The request may
+also be that of another conversation, so it does not wait long."""
+MAX_REMOTE_END_WAIT_S: Final = 0.1
+"""Seconds to wait for another server that has recorded a reply, and may be releasing the session."""
+_CLAIM_PREFIX: Final = "exchange/"
+"""Of the name of a session's claim; no session id has a slash."""
 
 
 # ── What the index does not contain yet ───────────────────────────────────────────────────────────
@@ -105,12 +119,14 @@ class PendingIndex:
             messages, rewound = [*before.messages, *messages], before.rewound if rewound is None else rewound
         self._unwritten[conversation.id] = _Unwritten(conversation, list(messages), rewound)
 
-    def schedule_write(self, session: str) -> None:
-        """Write the messages of a session in the background."""
-        if session in self._unwritten:
-            task = self.start(self.write(session))
-            self._writes.add(task)
-            task.add_done_callback(self._writes.discard)
+    def schedule_write(self, session: str) -> asyncio.Task[None] | None:
+        """Write the messages of a session in the background, and return the task; None if there are none."""
+        if session not in self._unwritten:
+            return None
+        task = self.start(self.write(session))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return task
 
     async def discard(self, session: str) -> None:
         """Write no more messages of a session: those that are being written are there when this returns."""
@@ -188,10 +204,16 @@ class TenantConversations:
         self._open: OrderedDict[str, tuple[ProxiedConversation, UpstreamSummariser]] = OrderedDict()
         self._exchanges: dict[bytes, Exchange] = {}
         """Exchanges that wait for a reply, by the digest of their request."""
+        self._claims: dict[str, ExchangeClaim] = {}
+        """By session, those of exchanges that have ended: each is held until the reply is in the index, or the next
+        exchange takes it over."""
         self._starting = 0
         """Requests that are being recorded."""
         self._known_settings: dict[str, tuple[Model, dict[str, Any]]] = {}
+        self._settings_of = runtime.config
+        """The configuration that the known settings are those of."""
         self._last_digests = LastDigests()
+        self._client_summaries = ClientSummaries()
         self._pending = PendingIndex(tenant.name, index, partial(runtime.store_failed, tenant.name))
         self._check = RequestCheck(tenant.name, runtime.emit)
         self._exchange_services = ExchangeServices(
@@ -224,13 +246,13 @@ class TenantConversations:
         await self._wait_for_recording(request.digests)
         if session_id:
             return await self._continue_named(check_session_id(session_id), incoming)
-        sessions = await self._find(incoming)
+        sessions = await self._find_recorded(incoming)
         for made in await self._find_summarised(request, sessions):
             exchange = await self._continue_summarised(made, incoming)
             if exchange is not None:
                 return exchange
         for found in sessions:
-            exchange = await self._continue(found, incoming)
+            exchange = await self._continue(found, incoming, has_equals=len(sessions) > 1)
             if exchange is not None:
                 return exchange
         chunks = request.chunks(0)
@@ -267,6 +289,25 @@ class TenantConversations:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(exchange.recorded.wait(), MAX_RECORDING_WAIT_S)
 
+    async def _find_recorded(self, incoming: _Incoming) -> list[KnownSession]:
+        """Return what `_find` does. If the request has a reply that the index does not contain, this waits a little
+        for other servers that may be recording it."""
+        until, delay = monotonic() + MAX_REMOTE_RECORDING_WAIT_S, FIRST_RETRY_DELAY_S
+        while True:
+            sessions = await self._find(incoming)
+            if not sessions or not _has_unknown_reply(incoming.request, sessions[0]):
+                return sessions
+            own = {exchange.session_id for exchange in self._exchanges.values()}
+            names = [
+                (self._tenant.name, _CLAIM_PREFIX + found.session)
+                for found in sessions
+                if found.session not in own
+            ]
+            if monotonic() > until or len(await self._runtime.locks.unlocked(names)) == len(names):
+                return sessions
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, MAX_RETRY_DELAY_S)
+
     async def _find(self, incoming: _Incoming) -> list[KnownSession]:
         """Return the sessions that contain the longest beginning of a history."""
         request = incoming.request
@@ -297,7 +338,7 @@ class TenantConversations:
     ) -> list[KnownSession]:
         """Return the sessions that the newest summary in a request was made of, if it is no part of the history
         that these `sessions` contain."""
-        known = request.digests.index(sessions[0].end.digest) + 1 if sessions else 0
+        known = count_up_to(request.digests, sessions[0].end.digest) if sessions else 0
         summary = request.newest_summary(known)
         if summary is None:
             return []
@@ -309,43 +350,53 @@ class TenantConversations:
         if the session is gone, or has shown the memory of another user."""
         request = incoming.request
         try:
-            async with self._lock(made.session):
-                if await self._is_of_another_user(made.session, incoming):
-                    return None
-                conversation = await self._current(made.session, incoming)
-                last, is_free = conversation.last_message, conversation.exchange is None
-                if last is not None and last.seq == made.end.seq and is_free:
-                    known = conversation.count_known(request.digests)
-                    count = conversation.count_up_to(request.digests[known - 1]) if known else 0
-                    chunks = request.chunks(known)
-                    return await self._record(conversation, incoming, known, chunks, rewind_to=count)
+            with await self._claim(made.session) as claim:
+                async with self._lock(made.session):
+                    if await self._is_of_another_user(made.session, incoming):
+                        return None
+                    conversation = await self._current(made.session, incoming)
+                    last, is_free = conversation.last_message, conversation.exchange is None and claim.is_held
+                    if last is not None and last.seq == made.end.seq and is_free:
+                        known = conversation.count_known(request.digests)
+                        count = conversation.count_up_to(request.digests[known - 1]) if known else 0
+                        chunks = request.chunks(known)
+                        return await self._record(
+                            conversation, incoming, known, chunks, claim, rewind_to=count
+                        )
             return await self._fork(made, 0, incoming, (), is_summary=True)
         except (SessionGone, UnknownSession):
             await self.delete_session(made.session)
             return None
 
-    async def _continue(self, found: KnownSession, incoming: _Incoming) -> Exchange | None:
-        """Continue a session or a fork of it; None if the session is gone, or has shown the memory of another
-        user."""
+    async def _continue(
+        self, found: KnownSession, incoming: _Incoming, *, has_equals: bool
+    ) -> Exchange | None:
+        """Continue a session or a fork of it; None if the session is gone, or has shown the memory of another user.
+        If other sessions begin equally, a reply that differs is not taken for another form of this session's."""
         request = incoming.request
-        known = request.digests.index(found.end.digest) + 1
+        known = count_up_to(request.digests, found.end.digest)
         chunks = request.chunks(known)
         try:
-            async with self._lock(found.session):
-                if await self._is_of_another_user(found.session, incoming):
-                    return None
-                conversation = await self._current(found.session, incoming)
-                count = conversation.count_known(request.digests)
-                if count >= known:  # the conversation may have grown since it was found
-                    found = KnownSession(found.session, conversation.find(request.digests[count - 1]))
-                    known, chunks = count, request.chunks(count)
-                continuation = conversation.continuation(request, found)
-                forks_instead = continuation == "rewind" and conversation.is_mostly_rewound
-                if continuation != "fork" and not forks_instead:
-                    rewind_to = (
-                        None if continuation == "append" else conversation.count_up_to(found.end.digest)
-                    )
-                    return await self._record(conversation, incoming, known, chunks, rewind_to=rewind_to)
+            with await self._claim(found.session) as claim:
+                async with self._lock(found.session):
+                    if await self._is_of_another_user(found.session, incoming):
+                        return None
+                    conversation = await self._current(found.session, incoming)
+                    count = conversation.count_known(request.digests)
+                    if count >= known:  # the conversation may have grown since it was found
+                        found = KnownSession(found.session, conversation.find(request.digests[count - 1]))
+                        known, chunks = count, request.chunks(count)
+                    continuation = conversation.continuation(request, found) if claim.is_held else "fork"
+                    if continuation == "rewind" and has_equals and _has_unknown_reply(request, found):
+                        continuation = "fork"
+                    forks_instead = continuation == "rewind" and conversation.is_mostly_rewound
+                    if continuation != "fork" and not forks_instead:
+                        rewind_to = (
+                            None if continuation == "append" else conversation.count_up_to(found.end.digest)
+                        )
+                        return await self._record(
+                            conversation, incoming, known, chunks, claim, rewind_to=rewind_to
+                        )
             exchange = await self._fork(found, known, incoming, chunks)
             if forks_instead:  # from now on the fork is found instead of the session it was forked from
                 await self._index.deprioritise(self._tenant.name, found)
@@ -355,26 +406,31 @@ class TenantConversations:
             return None
 
     async def _continue_named(self, id: str, incoming: _Incoming) -> Exchange:
-        """Continue the session that the client names; raises `SessionOfAnotherUser`."""
-        request = incoming.request
+        """Continue the session that the client names, also while another request of it is being answered; raises
+        `SessionOfAnotherUser`."""
         try:
-            async with self._lock(id):
-                if id not in self._open:
-                    await self._claim(id, incoming)
-                if await self._is_of_another_user(id, incoming):
-                    raise SessionOfAnotherUser
-                conversation = await self._current(id, incoming)
-                known = conversation.count_known(request.digests)
-                chunks = request.chunks(known)
-                count = conversation.count_up_to(request.digests[known - 1]) if known else 0
-                differs = count < len(conversation.messages) or conversation.has_unindexed_messages
-                return await self._record(
-                    conversation, incoming, known, chunks, rewind_to=count if differs else None
-                )
+            with await self._claim(id) as claim:
+                async with self._lock(id):
+                    return await self._record_named(id, incoming, claim)
         except SessionGone:
             raise UnknownSession(id) from None
 
-    async def _claim(self, id: str, incoming: _Incoming) -> None:
+    async def _record_named(self, id: str, incoming: _Incoming, claim: ExchangeClaim) -> Exchange:
+        request = incoming.request
+        if id not in self._open:
+            await self._create_named(id, incoming)
+        if await self._is_of_another_user(id, incoming):
+            raise SessionOfAnotherUser
+        conversation = await self._current(id, incoming)
+        known = conversation.count_known(request.digests)
+        chunks = request.chunks(known)
+        count = conversation.count_up_to(request.digests[known - 1]) if known else 0
+        differs = count < len(conversation.messages) or conversation.has_unindexed_messages
+        return await self._record(
+            conversation, incoming, known, chunks, claim, rewind_to=count if differs else None
+        )
+
+    async def _create_named(self, id: str, incoming: _Incoming) -> None:
         """Create the session unless it exists; raises `SessionExists` if the proxy did not open it."""
         try:
             first = (await self._tenant.fast_store.read(id, first=0, last=0))[0].fact
@@ -386,9 +442,10 @@ class TenantConversations:
 
     async def _begin_new(self, incoming: _Incoming, chunks: Sequence[MessageChunk]) -> Exchange:
         id = _new_session_id()
-        async with self._lock(id):
-            conversation = await self._open_conversation(id, incoming, origin=PROXY_ORIGIN, is_new=True)
-            return await self._record(conversation, incoming, 0, chunks)
+        with await self._claim(id) as claim:
+            async with self._lock(id):
+                conversation = await self._open_conversation(id, incoming, origin=PROXY_ORIGIN, is_new=True)
+                return await self._record(conversation, incoming, 0, chunks, claim)
 
     async def _fork(
         self,
@@ -408,21 +465,24 @@ class TenantConversations:
         messages = await self._index.find_in_session(tenant, found.session, digests)
         if is_summary:
             messages = [message for message in messages if message.seq < seq]
-            known = request.digests.index(messages[-1].digest) + 1 if messages else 0
+            known = count_up_to(request.digests, messages[-1].digest) if messages else 0
             chunks = request.chunks(known)
         _, side_state = await self._index.load(tenant, found.session)
-        async with self._lock(id):
-            await self._runtime.inbox.copy_memory_sessions(tenant, found.session, id)
-            await self._tenant.fast_store.fork(found.session, id, at=seq)
-            conversation = await self._open_conversation(id, incoming, origin=f"{found.session}@{seq}")
-            # The texts of instructions at that event are not known: an empty digest makes them count as edited.
-            inherited = [message._replace(text_digest=message.text_digest and b"") for message in messages]
-            conversation.load(inherited, instruction_versions_until(side_state, seq), ())
-            await self._inherit_reductions(conversation, found)
-            rewind_to = len(inherited) if is_summary else None
-            return await self._record(
-                conversation, incoming, known, chunks, rewind_to=rewind_to, inherited=inherited
-            )
+        with await self._claim(id) as claim:
+            async with self._lock(id):
+                await self._runtime.inbox.copy_memory_sessions(tenant, found.session, id)
+                await self._tenant.fast_store.fork(found.session, id, at=seq)
+                conversation = await self._open_conversation(id, incoming, origin=f"{found.session}@{seq}")
+                # The texts of instructions at that event are not known: an empty digest makes them count as edited.
+                inherited = [
+                    message._replace(text_digest=message.text_digest and b"") for message in messages
+                ]
+                conversation.load(inherited, instruction_versions_until(side_state, seq), ())
+                await self._inherit_reductions(conversation, found)
+                rewind_to = len(inherited) if is_summary else None
+                return await self._record(
+                    conversation, incoming, known, chunks, claim, rewind_to=rewind_to, inherited=inherited
+                )
 
     async def _inherit_reductions(self, conversation: ProxiedConversation, found: KnownSession) -> None:
         """Take over what the session did after the fork to the messages before it."""
@@ -444,6 +504,7 @@ class TenantConversations:
         incoming: _Incoming,
         known: int,
         chunks: Sequence[MessageChunk],
+        claim: ExchangeClaim,
         *,
         rewind_to: int | None = None,
         inherited: Sequence[IndexedMessage] = (),
@@ -451,6 +512,8 @@ class TenantConversations:
         """Append what is new, after a rewind to the first `rewind_to` messages if given, and fit. The caller holds
         the session lock."""
         request, is_new = incoming.request, conversation.last_message is None
+        if (is_new or rewind_to is not None) and self._client_summaries.begin(chunks):
+            conversation.mark_client_compacts()
         try:
             rewound = None if rewind_to is None else await conversation.rewind(rewind_to)
             messages = await conversation.append_new(request, known, chunks)
@@ -466,7 +529,7 @@ class TenantConversations:
         except BaseException:
             self._pending.schedule_write(conversation.id)
             raise
-        exchange = Exchange(conversation, request, fitted, self._exchange_services)
+        exchange = Exchange(conversation, request, fitted, self._exchange_services, claim)
         self._exchanges[exchange.request_digest] = exchange
         return exchange
 
@@ -490,9 +553,22 @@ class TenantConversations:
                 await session.append(*notes)
 
     def _exchange_ended(self, exchange: Exchange) -> None:
+        self._client_summaries.add(exchange.client_summary)
         if self._exchanges.get(exchange.request_digest) is exchange:
             del self._exchanges[exchange.request_digest]
-        self._pending.schedule_write(exchange.session_id)
+        id, claim = exchange.session_id, exchange.claim
+        writing = self._pending.schedule_write(id)
+        if writing is None or not claim.is_held:
+            claim.release()
+            return
+        self._claims[id] = claim
+
+        def release(_: object) -> None:
+            if self._claims.get(id) is claim:
+                del self._claims[id]
+                claim.release()
+
+        writing.add_done_callback(release)
 
     def _add_to_index(
         self,
@@ -514,14 +590,31 @@ class TenantConversations:
     def _lock(self, id: str) -> AbstractAsyncContextManager[None]:
         return self._runtime.locks.lock(self._tenant.name, id)
 
+    async def _claim(self, id: str) -> ExchangeClaim:
+        """Return the claim of a session, which is not held if another exchange has it. It is taken before the
+        session lock, which an exchange needs to end."""
+        if (claim := self._claims.pop(id, None)) is not None:
+            return ExchangeClaim(claim.hand_over())
+        conversation, _ = self._open.get(id, (None, None))
+        if conversation is not None and conversation.exchange is not None:
+            return ExchangeClaim(None)
+        until, delay = monotonic() + MAX_REMOTE_END_WAIT_S, FIRST_RETRY_DELAY_S
+        while True:
+            lock = await self._runtime.locks.try_lock(self._tenant.name, _CLAIM_PREFIX + id)
+            if lock is not None or monotonic() > until:
+                return ExchangeClaim(lock)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, MAX_RETRY_DELAY_S)
+
     async def _current(self, id: str, incoming: _Incoming) -> ProxiedConversation:
         """Return the conversation of a session, with what other processes have added; raises `SessionGone`."""
         conversation, summariser = self._open.get(id, (None, None))
         if (
             conversation is None
             or summariser is None
-            or (conversation.exchange is None and conversation.model != incoming.model)
+            or (conversation.exchange is None and not self._is_current(conversation, incoming.model))
         ):
+            await self._pending.write(id)
             return await self._load(await self._open_conversation(id, incoming))
         summariser.use(incoming.send)
         self._open.move_to_end(id)
@@ -548,6 +641,9 @@ class TenantConversations:
     ) -> ProxiedConversation:
         model = incoming.model
         settings = self._settings(model)
+        steps_back = not is_new and await self._index.has_side_state(self._tenant.name, id, COMPACTS_KEY)
+        if steps_back:
+            settings["policy"] = only_when_forced(settings["policy"])
         summariser = UpstreamSummariser(model.name, incoming.send, self._check, incoming.request.dialect)
         session = await Session.open(
             self._tenant.fast_store,
@@ -559,22 +655,45 @@ class TenantConversations:
                 *self._tenant.summarisers(),
                 summariser.summariser,
             ],
+            on_reduction=self._tenant.reduction_hook(id),
             clock=self._runtime.clock,
             options=self._tenant.session_options(id),
             is_new=is_new,
             **settings,
         )
-        conversation = ProxiedConversation(session, model, reserve=settings.get("reserve"))
+        conversation = ProxiedConversation(
+            session, model, reserve=settings.get("reserve"), steps_back=steps_back
+        )
+        conversation.config = self._runtime.config
         summariser.connect(conversation)
         await self._keep_open(conversation, summariser)
         return conversation
 
+    def _is_current(self, conversation: ProxiedConversation, model: Model) -> bool:
+        """Return whether a conversation was opened with this model, the configuration of now, and the policy that
+        its client needs."""
+        return (
+            conversation.model == model
+            and conversation.config is self._runtime.config
+            and conversation.steps_back is conversation.client_compacts
+        )
+
     def _settings(self, model: Model) -> dict[str, Any]:
         """Return the configured settings of sessions with a model."""
+        if self._runtime.config is not self._settings_of:
+            self._settings_of = self._runtime.config
+            self._known_settings.clear()
         if model.name not in self._known_settings or self._known_settings[model.name][0] != model:
             if len(self._known_settings) >= MAX_KNOWN_SETTINGS:
                 self._known_settings.clear()
-            self._known_settings[model.name] = model, self._runtime.config.session(model)
+            settings = self._runtime.config.session(model)
+            if settings.get("window"):  # its upstream may have stated a smaller one
+                settings["window"] = min(settings["window"], model.window)
+            if not (self._runtime.config.summarises_natively or self._tenant.summarisers()):
+                # These summaries were not asked for: they must not cost more than they are worth.
+                share = self._runtime.config.get("server.summary_cost_share")
+                settings["policy"] = replace(settings["policy"], summary_cost_share=share)
+            self._known_settings[model.name] = model, settings
         return dict(self._known_settings[model.name][1])
 
     async def _keep_open(self, conversation: ProxiedConversation, summariser: UpstreamSummariser) -> None:
@@ -608,8 +727,14 @@ class TenantConversations:
         await self._index.delete_session(self._tenant.name, id)
 
 
+def _has_unknown_reply(request: ClientRequest, found: KnownSession) -> bool:
+    """Return whether the message of a request after the known history is from a model."""
+    known = count_up_to(request.digests, found.end.digest)
+    return known < len(request.messages) and is_from_model(request.messages[known])
+
+
 def _new_session_id() -> str:
-    return f"d-{uuid4().hex}"
+    return f"d-{token_hex(16)}"
 
 
 # ── All tenants ──────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from foveal.errors import BudgetExceeded, FovealError
+from foveal.server.budgets import budget_header
 from foveal.server.proxy.exchange import Exchange
+from foveal.web.http_errors import HttpError, http_error_of
 from foveal.web.http_headers import Headers, header_value
 
 _HOP_BY_HOP: Final = frozenset(
@@ -31,14 +34,19 @@ VIA_HEADER: Final = b"x-foveal-via"
 MIN_SECRET_CHARS: Final = 16
 """Shorter keys are placeholders for upstreams that need none, and are not removed from responses."""
 _MAX_VALUE_CHARS: Final = 200
+MAX_HELD_EVENT_BYTES: Final = 1 << 16
+"""A longer event is forwarded before it is complete."""
+_EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 def foveal_headers(
-    model: str, exchange: Exchange | None, problem: str, *, is_unchanged: bool
+    model: str, exchange: Exchange | None, problem: str, *, is_unchanged: bool, budget: str = ""
 ) -> list[tuple[bytes, bytes]]:
     """Return the headers that say what Foveal did with a request. `problem` is why there is no exchange, or why a
-    request that `is_unchanged` was not reduced."""
+    request that `is_unchanged` was not reduced; `budget` is what is left of the limits that apply."""
     values: dict[bytes, Any] = {b"x-foveal-model": model}
+    if budget:
+        values[b"x-foveal-budget"] = budget
     if exchange is None:
         values[b"x-foveal-reduced"] = f"none; not managed ({problem})"
     else:
@@ -49,6 +57,15 @@ def foveal_headers(
         if is_unchanged and not exchange.reductions:
             values[b"x-foveal-reduced"] = f"none; forwarded unchanged ({problem})"
     return [(name, _safe_value(value)) for name, value in values.items()]
+
+
+def budget_error(problem: FovealError) -> HttpError:
+    """Return the HTTP error for a request that was not reserved; if a budget refuses it, with the header that says
+    what is left."""
+    error = http_error_of(problem)
+    if isinstance(problem, BudgetExceeded):
+        error.headers["X-Foveal-Budget"] = budget_header(problem.scope, problem)
+    return error
 
 
 def to_upstream(headers: Headers) -> list[tuple[str, str]]:
@@ -78,6 +95,12 @@ def split_before_secret(secret: str, data: bytes) -> tuple[bytes, bytes]:
     lengths = range(min(len(key) - 1, len(cleaned)), 0, -1)
     at = len(cleaned) - next((length for length in lengths if cleaned.endswith(key[:length])), 0)
     return cleaned[:at], cleaned[at:]
+
+
+def split_after_event(data: bytes) -> tuple[bytes, bytes]:
+    """Return the whole events of a part of a stream, and the beginning of the next event, if there is one."""
+    end = max(data.rfind(mark) + len(mark) if mark in data else 0 for mark in _EVENT_ENDS)
+    return (data[:end], data[end:]) if len(data) - end <= MAX_HELD_EVENT_BYTES else (data, b"")
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]], secret: str = "") -> list[tuple[bytes, bytes]]:

@@ -5,7 +5,9 @@
 2. What a provider stores belongs to its key. A client with a Foveal token reaches it with a key of its own only:
    that of the server is shared by all tenants.
 3. If `server.models` allows some models only, a request that may run another one is refused.
-4. Bodies are streamed in both directions. A request for a websocket gets 426, after which Codex uses HTTP at once.
+4. Where a hard budget applies, the server's key pays for nothing that is not counted once the budget is used up,
+   and for no completions at all.
+5. Bodies are streamed in both directions. A request for a websocket gets 426, after which Codex uses HTTP at once.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foveal.core.log.events import Dialect
+from foveal.errors import FovealError
+from foveal.server.budgets import Spender
 from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.endpoints import RequestLimits
 from foveal.server.proxy.upstreams import Upstreams, UpstreamTarget, client_key, dialect_of_headers
@@ -66,6 +70,10 @@ _WITHOUT_MODELS: Final = re.compile(
     r"|user_profiles|vaults|vector_stores)(?:/|$)"
 )
 """Paths that run no model."""
+_FREE: Final = re.compile(rf"{_WITHOUT_MODELS.pattern}|moderations$|responses/input_tokens$")
+"""Paths that providers do not charge by the request."""
+_READING_METHODS: Final = ("GET", "HEAD", "DELETE")
+"""Methods of requests that run no model."""
 _SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
 _NOT_IN_SEGMENT: Final = re.compile(r"[/\\%\x00-\x1f\x7f]|^\.{1,2}$")
 """What an upstream could read as a step to another path, even if it decodes a segment twice."""
@@ -110,9 +118,11 @@ class OtherPaths:
     """The endpoint for everything under `/v1` that has no endpoint of its own."""
 
     def __init__(self, runtime: Runtime, upstreams: Upstreams) -> None:
-        self._upstreams = upstreams
-        self._limits = RequestLimits.of(runtime.config)
-        self._is_on: bool = runtime.config.get(FORWARD_SETTING)
+        self._runtime, self._upstreams = runtime, upstreams
+
+    @property
+    def _limits(self) -> RequestLimits:
+        return RequestLimits.of(self._runtime.config)
 
     async def forward(self, request: Request) -> Response:
         """Return the upstream's response to a request that is forwarded unchanged."""
@@ -122,7 +132,7 @@ class OtherPaths:
             raise HttpError(426, detail, code="websocket_not_supported")
         path = forwarded_path(request.scope)
         self._check_method(request.method, path)
-        if not self._is_on:
+        if not self._runtime.config.get(FORWARD_SETTING):
             detail = f"this server does not forward this path: `{FORWARD_SETTING}` is off"
             raise HttpError(404, detail, code="not_forwarded")
         dialect = dialect_of_path(path, headers)
@@ -130,6 +140,8 @@ class OtherPaths:
         body = await self._body(request, dialect, path)
         query = request.scope["query_string"].decode("latin-1")
         target = await self._upstreams.target(dialect, headers, path=f"/{path}", query=query)
+        if target.secret and request.method not in _READING_METHODS and not _FREE.match(path):
+            await self._check_budgets(request, path)
         response = await self._send(request.method, target, body)
         return ForwardedResponse(request, response, target, silence_s=self._upstreams.silence_s)
 
@@ -148,9 +160,22 @@ class OtherPaths:
             )
             raise HttpError(403, detail, code="own_key_needed")
 
+    async def _check_budgets(self, request: Request, path: str) -> None:
+        """Refuse what the server's key would pay for beyond a hard budget; these paths are not counted."""
+        budgets, caller = self._runtime.budgets, request.state.caller
+        if path == "completions" and budgets.limit_hard(Spender(caller.tenant, user=caller.user or "any")):
+            detail = (
+                "this path is not counted, and a budget applies: use chat/completions, or a key of your own"
+            )
+            raise HttpError(403, detail, code="not_counted")
+        try:
+            await budgets.check_uncounted(Spender(caller.tenant, user=caller.user))
+        except FovealError as problem:
+            raise proxy_headers.budget_error(problem) from None
+
     async def _body(self, request: Request, dialect: Dialect, path: str) -> bytes | ClientBody | None:
         """Return the body to send; raises `HttpError` if it may run a model that is not allowed."""
-        reads_only = request.method in ("GET", "HEAD", "DELETE")
+        reads_only = request.method in _READING_METHODS
         if self._limits.models and not reads_only and not _WITHOUT_MODELS.match(path):
             media = header_value(request.scope["headers"], b"content-type").lower()
             if not media.startswith(b"application/json"):

@@ -5,6 +5,9 @@
 3. A client that disconnects does not end the response: it is read to the end and recorded, for at most
    `MAX_SECONDS_AFTER_DISCONNECT` seconds; with `on_disconnect = "pause"` a stream is given up instead.
 4. A response above `MAX_RECORDED_REPLY_BYTES` is forwarded and not recorded.
+5. A stream that ends before the answer does, or in which the upstream falls silent, ends with the error event of
+   the client's API. An event is forwarded when it is complete, so that the error event never follows a part of
+   another one. What had arrived of the reply is stored as a note.
 
 `StreamRelay` forwards most chunks in the callback that receives them. aiohttp wakes the reading task for every
 chunk, which takes several times as long as forwarding the chunk. While a task waits in `StreamRelay.next_chunk`,
@@ -37,7 +40,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from foveal.core.wire.usage import usage_or_none
 from foveal.errors import FovealError, StoreError
+from foveal.server.budgets import NOTHING_SPENT, Reservation, spent_amount
 from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.runtime import ProxyRequestEnded, Runtime
@@ -290,6 +295,10 @@ class ProxyRequest(msgspec.Struct, kw_only=True, eq=False):
     shared: SharedResponse
     """The response, for retries of the request."""
     began: float
+    reservation: Reservation | None = None
+    """What is kept for the request where budgets apply."""
+    usage: Any = None
+    """The usage that the upstream reported."""
     response_arrived: float = 0.0
     added_seconds: float = 0.0
     status: int = 0
@@ -313,10 +322,18 @@ class ProxyRequest(msgspec.Struct, kw_only=True, eq=False):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the `X-Foveal-…` headers of the response."""
-        is_unchanged = self.client_request.asks_for_compaction
-        return proxy_headers.foveal_headers(
-            self.model, self.exchange, self.problem, is_unchanged=is_unchanged
+        request = self.client_request
+        headers = proxy_headers.foveal_headers(
+            self.model,
+            self.exchange,
+            self.problem,
+            is_unchanged=request.asks_for_compaction,
+            budget="" if self.reservation is None else self.reservation.header(),
         )
+        if request.asked_max_tokens:
+            limit = b"%d; asked %d" % (request.max_tokens, request.asked_max_tokens)
+            headers.append((b"x-foveal-max-tokens", limit))
+        return headers
 
     def error_response(self, response: aiohttp.ClientResponse, error: bytes | None) -> Response:
         """End the request with the upstream's error, and return it as the response."""
@@ -343,10 +360,16 @@ class ProxyRequest(msgspec.Struct, kw_only=True, eq=False):
         if self.has_ended:
             return
         self.has_ended = True
+        is_answered, session = self.status == 200, exchange.session_id if exchange else ""
+        if is_answered and (exchange is None or not exchange.is_counted):
+            self.runtime.usage.add_call(self.tenant, session, self.model, usage_or_none(self.usage))
+        if self.reservation is not None:
+            used = spent_amount(self.usage, self.reservation.model) if is_answered else NOTHING_SPENT
+            self.runtime.budgets.settle_soon(self.reservation, used)
         self.runtime.emit(
             ProxyRequestEnded(
                 tenant=self.tenant,
-                session=exchange.session_id if exchange else "",
+                session=session,
                 dialect=self.client_request.dialect,
                 model=self.model,
                 status=status or self.status,
@@ -368,6 +391,9 @@ def _without_quotes(problem: str) -> str:
     """Return why a request is not managed, without the value that the error of a malformed message quotes."""
     malformed = _MALFORMED.match(problem)
     return f"{malformed[0]} is malformed" if malformed else problem
+
+
+_EVENT_NUMBER: Final = re.compile(rb'"sequence_number": ?(\d{1,9})')
 
 
 class ResponseStream(Response):
@@ -393,8 +419,11 @@ class ResponseStream(Response):
         """The exchange that records the response; None if there is nothing to record, or no longer."""
         self._copy = ReplyCopy(proxy_request.client_request.dialect)
         self._secret = proxy_request.secret
+        self._is_stream = is_event_stream(response)
         self._held = b""
-        """The end of the previous chunk that is not sent yet, because the secret may begin in it."""
+        """The end of the previous chunk that is not sent yet: an incomplete event, or what may begin the secret."""
+        self._says_end = False
+        """A chunk looked like the end of the stream."""
         self._connection_checked_at = time.monotonic()
         self._disconnected_at = 0.0
         """0 while the client is connected."""
@@ -410,7 +439,7 @@ class ResponseStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with self._response:
-                if is_event_stream(self._response):
+                if self._is_stream:
                     await self._forward_stream(send)
                 else:
                     await self._forward_whole(send)
@@ -473,10 +502,26 @@ class ResponseStream(Response):
                 is_over = await self._within_deadline(self._forward_chunks(send))
         except TimeoutError:
             detail = f"the provider has not sent anything for {self._silence_s:,.0f} s (`server.silence`)"
-            error = HttpError(504, detail, code="upstream_silent")
-            await self._send_in_time(send, stream_error_event(error, error_format(self._request.url.path)))
+            await self._break_off(send, HttpError(504, detail, code="upstream_silent"))
         except (aiohttp.ClientError, OSError):
-            return  # the client's connection breaks off, as the upstream's did
+            await self._break_off(send, _broken_off_error())
+
+    async def _break_off(self, send: Send, error: HttpError) -> None:
+        """Store what has arrived, end the client's stream with an error event, and the request with its status."""
+        exchange, self._exchange, data = self._exchange, None, self._copy.data()
+        if exchange is not None:
+            try:
+                await exchange.record_broken_off(self._copy.read_broken_off())
+            except StoreError as problem:
+                self._proxy_request.store_failed(problem)
+        self._held = b""  # the beginning of an event
+        numbers = _EVENT_NUMBER.findall(data)
+        event = stream_error_event(
+            error, error_format(self._request.url.path), number=int(numbers[-1]) + 1 if numbers else 0
+        )
+        await self._send_in_time(send, event)
+        self._proxy_request.end(error.status)
+        await self._finish(send)
 
     def _without_read_timeout(self) -> None:
         """Turn off the time-out of aiohttp, which starts a timer for every chunk."""
@@ -519,17 +564,22 @@ class ResponseStream(Response):
             if (is_due or self._disconnected_at) and await self._is_abandoned():
                 return True
         self._deadline.reschedule(None)
-        await self._finish(send)
         await self._record(streamed=True)
+        # A connection without a length or chunks looks the same whether it is closed or reset.
+        if self._exchange is not None and not self._says_end and self._copy.read_broken_off():
+            await self._break_off(send, _broken_off_error())
+        else:
+            await self._finish(send)
         return True
 
     def _forward_now(self, chunk: bytes) -> bool:
         """Forward a chunk if that needs no waiting and nothing else is due; return whether it was forwarded."""
         if self._write_now is None or self._disconnected_at or self._loop.time() > self._due_at:
             return False
-        if self._exchange is not None and self._copy.ends(chunk):
+        if self._exchange is not None and not self._says_end and self._copy.ends(chunk):
             return False
-        visible, held = self._split(chunk) if self._secret else (chunk, b"")
+        is_plain = not self._secret and not self._held and chunk.endswith(b"\n\n")
+        visible, held = (chunk, b"") if is_plain else self._split(chunk)
         if not self._write_now(visible):
             return False
         self._held = held
@@ -544,6 +594,7 @@ class ResponseStream(Response):
         if self._exchange is not None:
             ends = self._copy.ends(chunk)
             if ends:
+                self._says_end = True
                 self._exchange.mark_ending()
             self._keep_streamed(chunk)
         await self._send(send, chunk)
@@ -598,7 +649,11 @@ class ResponseStream(Response):
 
     def _split(self, chunk: bytes) -> tuple[bytes, bytes]:
         """Return what of a chunk and of the end of the previous one can be sent, and what is held back."""
-        return proxy_headers.split_before_secret(self._secret, self._held + chunk)
+        visible, held = proxy_headers.split_before_secret(self._secret, self._held + chunk)
+        if not self._is_stream:
+            return visible, held
+        events, incomplete = proxy_headers.split_after_event(visible)
+        return events, incomplete + held
 
     def _is_check_due(self) -> bool:
         """Return whether `_is_abandoned` can be true."""
@@ -625,13 +680,18 @@ class ResponseStream(Response):
         read = partial(self._copy.read, streamed=streamed)
         reply = read() if self._copy.size < MIN_BYTES_FOR_THREAD else await asyncio.to_thread(read)
         if reply is not None:
-            self._exchange = None
+            self._exchange, self._proxy_request.usage = None, reply.usage
             try:
                 await exchange.record_reply(reply)
             except StoreError as problem:  # the client's next request contains the reply again
                 self._proxy_request.store_failed(problem)
             except FovealError:
                 return
+
+
+def _broken_off_error() -> HttpError:
+    detail = "the provider broke the stream off: its connection ended before the answer did"
+    return HttpError(502, detail, code="broken_off")
 
 
 def is_event_stream(response: aiohttp.ClientResponse) -> bool:

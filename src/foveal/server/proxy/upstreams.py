@@ -31,6 +31,7 @@ from foveal.providers.local.model import LocalModel
 from foveal.providers.selection import SERVICES
 from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.find_conversation import ProxyConversations
+from foveal.server.proxy.learned_limits import LearnedLimits, LimitedModel, limiting_features
 from foveal.server.proxy.response_stream import InFlightRequests
 from foveal.server.service import Service
 from foveal.transport import upstream_reply
@@ -66,6 +67,14 @@ class UpstreamTarget(NamedTuple):
         """The host name, for messages: the rest of the URL may contain credentials."""
         return urlsplit(self.url).hostname or ""
 
+    def limited(self, model: str) -> LimitedModel:
+        """Return the model that a request reaches here, as limits are known of it."""
+        scheme, _, rest = self.url.partition("?")[0].partition("://")
+        for path in DIALECT_PATHS.values():
+            rest = rest.removesuffix(path)
+        upstream = f"{scheme}://{rest.rpartition('@')[2]}"
+        return LimitedModel(upstream, self.model_id or model, limiting_features(self.headers))
+
     def with_beta(self, beta: str) -> UpstreamTarget:
         """Return the target with one more value of the header `anthropic-beta`."""
         given = [value for name, value in self.headers if name.lower() == BETA_HEADER]
@@ -80,20 +89,26 @@ class Upstreams:
         self.conversations: ProxyConversations = ProxyConversations(service)
         self.request_cache: RequestCache = RequestCache()
         self.in_flight: InFlightRequests = InFlightRequests()
-        self.silence_s: int = service.runtime.config.get("server.silence")
-        self.pauses_on_disconnect: bool = service.runtime.config.get("on_disconnect") == "pause"
+        self.limits: LearnedLimits = LearnedLimits(service.runtime.database, clock=service.runtime.clock)
+        self._id = secrets.token_hex(8)
+        self._runtime = service.runtime
+        self._clients: dict[bool, aiohttp.ClientSession] = {}
+        self._models: dict[str, Model] = {}
+        self._read_settings()
+        self._without_binding_controls: set[str] = set()
+        """Hosts that refuse the field `block_binding`."""
+
+    def _read_settings(self) -> None:
+        self._config = config = self._runtime.config
+        self.silence_s: int = config.get("server.silence")
         """Time that an upstream may send nothing."""
+        self.pauses_on_disconnect: bool = config.get("on_disconnect") == "pause"
         self._timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=self.silence_s
         )
-        self._id = secrets.token_hex(8)
-        self._runtime = service.runtime
-        self._window: int | None = service.runtime.config.get("window")
+        self._window: int | None = config.get("window")
         self._addresses = {name: self._configured_address(name) for name in ("openai", "anthropic")}
-        self._clients: dict[bool, aiohttp.ClientSession] = {}
-        self._models: dict[str, Model] = {}
-        self._without_binding_controls: set[str] = set()
-        """Hosts that refuse the field `block_binding`."""
+        self._models.clear()
 
     def allows_binding_controls(self, target: UpstreamTarget) -> bool:
         """Return whether an upstream is not known to refuse the field `block_binding`."""
@@ -132,6 +147,8 @@ class Upstreams:
         self, dialect: Dialect, headers: Headers, *, path: str = "", query: str = ""
     ) -> UpstreamTarget:
         """Return where a client's request goes; raises `HttpError` if there is no upstream for it."""
+        if self._runtime.config is not self._config:
+            self._read_settings()
         if header_value(headers, proxy_headers.VIA_HEADER) == self._id.encode():
             detail = (
                 "the upstream address is this server itself: set server.openai_url or server.anthropic_url"

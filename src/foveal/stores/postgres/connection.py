@@ -64,7 +64,10 @@ _ADVICE: Final[dict[str, str]] = {
 }
 """What to do, by SQLSTATE; the words after the name of the database."""
 
+_NO_ROLE: Final = "has no such user: create the role (`createuser`), or check the URL's user"
 _UNREACHABLE: Final = "cannot be reached: check that the server runs, and the host and port of the URL"
+_UNKNOWN_ROLE: Final = re.compile(r'(?:role|user) ".{1,63}" does not exist|no such user')
+"""As PostgreSQL says it, and PgBouncer."""
 _LOST: Final = "ended the connection, or the network did: try again"
 _LOSS_STATES: Final = ("57P01", "57P02", "57P04", "57P05", "25P03")
 """States after which the server has closed the connection, beside class 08."""
@@ -132,6 +135,8 @@ def _is_connection_loss(problem: psycopg.Error) -> bool:
 
 def _advice_from_text(reason: str) -> str:
     """While connecting, libpq gives the server's error as text without its SQLSTATE."""
+    if _UNKNOWN_ROLE.search(reason):
+        return _NO_ROLE
     for words, state in (
         ("password authentication failed", "28P01"),
         ("no password supplied", "28P01"),

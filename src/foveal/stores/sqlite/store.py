@@ -112,7 +112,10 @@ class SqliteStore:
             return
         now = self._clock()
         self._use()
-        version, creates = self._file.data_version(), events[0].seq == 0
+        # An older version is as good: if another process has written since, the present one differs from it.
+        version, creates = self._last_seqs.version_of(session), events[0].seq == 0
+        if version is None:
+            version = self._file.data_version()
         with self._last_seqs.appending(session, version, events[-1].seq + 1, creates=creates):
             # A small append that waits for nothing is done here; a thread would take longer to wake the loop.
             if self._durability == "full" or not self._file.try_now(

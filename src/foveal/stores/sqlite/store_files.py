@@ -209,6 +209,11 @@ class LastSeqCache:
         """For sessions with an append in progress, the value of `changes` when the newest one began."""
         self._uncertain: set[str] = set()
 
+    def version_of(self, session: str) -> int | None:
+        """Return the version of the file at which the session's next seq was known; None if it is not known."""
+        known = self._ends.get(session)
+        return None if known is None else known[0]
+
     def is_end(self, session: str, version: int | None, end: int) -> bool:
         """Return whether `end` is the session's next seq, as long as the file has this version."""
         return version is not None and self._ends.get(session) == (version, end)

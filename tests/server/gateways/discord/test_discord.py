@@ -283,7 +283,7 @@ async def test_the_commands_are_registered_and_work_as_application_commands(tmp_
         needed = {name: entry["required"] for name in listed for entry in listed[name].get("options", [])}
         optional = dict.fromkeys(("compact", "new", "undo", "memory", "forget"), False)
         assert needed == {**optional, "remember": True, "pair": True}
-        assert listed["pair"]["description"] == "pair this account with the bot"
+        assert listed["pair"]["description"] == "connect this account with me"
         await here.api.slash("undo", name="e5")
         await until(lambda: len(here.api.sent) == 1)
         await here.api.say("Hello.")

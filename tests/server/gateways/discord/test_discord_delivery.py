@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from foveal.server.gateways import texts
 from foveal.server.gateways.delivery import SEND_PAUSES_S
 from support.discord_scene import Gated, Scene, run, scene, server, without_footers
 from support.discord_stand_in import BOT, DM, TOKEN, Json, mention_of_bot, until
@@ -110,7 +111,7 @@ async def test_answers_to_an_archived_thread_are_told_and_sent_when_it_opens(
         await here.api.say(f"<@{BOT}> Third", channel=thread, mentions=[mention_of_bot()])
         await until(lambda: here.api.said(thread))
         (notice,) = here.api.said(DM)
-        assert "1 answer in `guild / Plans` cannot be sent: the thread is archived." in notice
+        assert "I cannot send 1 answer in `guild / Plans`: the thread is archived." in notice
         await delivered(here)
         assert without_footers(here.api.said(thread)) == ["One.", "Two.", "Three."]
     assert caplog.text.count(f"answers to discord-{thread} cannot be sent: the thread is archived") == 1
@@ -144,3 +145,21 @@ def test_a_refused_bot_connects_when_it_is_accepted_again(
         "listening to Discord again"
     ]
     assert TOKEN not in caplog.text
+
+
+@run
+async def test_answers_to_a_user_who_took_no_messages_are_offered_when_they_return(tmp_path: Path) -> None:
+    refusal = (403, {"code": 50_007, "message": "Cannot send messages to this user"}, dict[str, str]())
+    async with scene(tmp_path, "One.", "Two.") as here:
+        here.api.failures.append(refusal)
+        await here.api.say("Hello.")
+        await until(lambda: not here.api.failures)
+        await delivered(here)
+        await here.api.say("I am back.")
+        await until(lambda: len(here.api.sent) == 2)
+        offer, answer = here.api.sent
+        assert offer.content == texts.kept_answers(1)
+        assert without_footers([answer.content]) == ["Two."]
+        await here.api.press(offer.buttons[0])
+        await until(lambda: len(here.api.sent) == 3)
+        assert without_footers([here.api.sent[2].content]) == ["One."]

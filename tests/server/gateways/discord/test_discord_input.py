@@ -160,7 +160,7 @@ async def test_files_reach_models_that_read_them_and_others_are_named(tmp_path: 
         picture = here.api.attach("cat.png", PNG, content_type="image/png")
         await here.api.say("What is this?", attachments=[picture])
         why = "the model is not known to read images"
-        notice = f"📎 The picture was not shown to the model: {why}."
+        notice = f"📎 The model does not see the picture: {why}."
         assert (await here.said(2))[1] == f"Hm.\n-# {notice}"
         assert (await here.heard())[1] == f'What is this?\n[foveal: attached "cat.png" is not shown: {why}]'
         await here.api.say("", attachments=[picture])  # nothing to answer
@@ -179,9 +179,7 @@ async def test_a_picture_goes_to_a_model_that_reads_images(tmp_path: Path) -> No
         assert [part.mime for part in fact.content if isinstance(part, Media)] == ["image/png"]
         here.api.files.clear()
         await here.api.say("And this?", attachments=[picture])
-        assert (await here.said(2))[
-            1
-        ] == f"Which?\n-# 📎 The picture was not shown to the model: {NOT_FETCHED}."
+        assert (await here.said(2))[1] == f"Which?\n-# 📎 The model does not see the picture: {NOT_FETCHED}."
 
 
 @run

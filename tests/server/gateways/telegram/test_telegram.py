@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from foveal.config import load
 from foveal.errors import BadSetting, ProviderError
-from foveal.server import Pairing, Service
+from foveal.server import ChatPlace, Chats, Pairing, Service
+from foveal.server.chat_records import MAX_KEPT_ANSWERS
 from foveal.server.gateways import texts
 from foveal.server.gateways.delivery import SEND_PAUSES_S
 from foveal.server.gateways.gateway import base_url, connection_states
@@ -125,7 +126,7 @@ async def test_a_failure_becomes_a_reply_with_a_button_to_try_again(tmp_path: Pa
     async with running_bot(tmp_path, ProviderError("no route", code="connection"), "Here I am.") as bot:
         bot.api.hear("Hello.", user=USER)
         (failed,) = await bot.api.said(1)
-        assert failed["text"] == f"❌ No answer: {texts.PROVIDER_FAILURES['connection']}."
+        assert failed["text"] == f"❌ Sorry, I have no answer: {texts.PROVIDER_FAILURES['connection']}."
         ((button,),) = failed["reply_markup"]["inline_keyboard"]
         bot.api.press(button["callback_data"], user=USER, message=failed)
         assert texts_of(await bot.api.said(2))[1] == "Here I am."
@@ -199,7 +200,9 @@ async def test_the_compact_button_works_once_for_users_with_access(tmp_path: Pat
             bot.api.hear("Go on.", user=USER)
             said = await bot.api.said(len(said) + 1)
         warning = said[-1]
-        assert "of the window; old turns are summarised as soon as it pays, at " in warning["text"]
+        assert (
+            "of the context window. I summarise older messages as soon as it pays off, at " in warning["text"]
+        )
         ((button,),) = warning["reply_markup"]["inline_keyboard"]
         assert button["text"] == "Compact now"
         session = await bot.service.tenant("telegram").session("telegram-42")
@@ -332,15 +335,66 @@ async def test_a_refused_text_is_sent_plain_and_then_replaced(
         assert texts_of(await bot.api.said(2))[1] == REFUSED_PART
 
 
+async def leave_answers(bot: Bot, count: int) -> None:
+    """Let the user block the bot while it writes answers."""
+    bot.api.blocking.add(USER)
+    chats = Chats(bot.service.runtime.database)
+    for number in range(1, count + 1):
+        bot.api.hear("Hello.", user=USER)
+        while len(bot.provider.requests) < number or await chats.undelivered("telegram", now=bot.clock()):
+            await asyncio.sleep(0.01)
+    bot.api.blocking.clear()
+
+
 @run
-async def test_answers_to_a_chat_that_is_gone_count_as_delivered(tmp_path: Path) -> None:
-    async with running_bot(tmp_path, "One.", "Two.") as bot:
-        bot.api.fail("sendMessage", Fault(403, "Forbidden: bot was blocked by the user"))
-        bot.api.hear("Hello.", user=USER)
-        await bot.api.until(lambda: not bot.api._faults["sendMessage"])
-        bot.api.hear("Hello.", user=USER)
-        assert texts_of(await bot.api.said(1)) == ["Two."]
+async def test_answers_to_a_user_who_had_blocked_the_bot_are_offered_when_they_return(tmp_path: Path) -> None:
+    async with running_bot(tmp_path, "One.", "Two.", "Three.", "Four.") as bot:
+        await leave_answers(bot, 2)
+        bot.api.hear("I am back.", user=USER)
+        offer, answer = await bot.api.said(2)
+        assert offer["text"] == "While I could not write to you, 2 answers were left. Shall I show them?"
+        assert texts_of([answer]) == ["Three."]
+        ((button,),) = offer["reply_markup"]["inline_keyboard"]
+        assert button["text"] == "Show them"
+        bot.api.press(button["callback_data"], user=USER, message=offer)
+        assert texts_of(await bot.api.said(4))[2:] == ["One.", "Two."]
+        bot.api.press(button["callback_data"], user=USER, message=offer)
+        assert texts_of(await bot.api.said(5))[4:] == [texts.NOTHING_KEPT]
+        bot.api.hear("And?", user=USER)
+        assert texts_of(await bot.api.said(6))[5:] == ["Four."], "it is not offered again"
         assert bot.pauses == []
+
+
+@run
+async def test_what_was_kept_survives_a_restart_and_is_offered_once_a_day(tmp_path: Path) -> None:
+    async with BotApi() as api:
+        async with Bot(tmp_path, api, Scripted("One.")) as bot:
+            await leave_answers(bot, 1)
+        async with Bot(tmp_path, api, Scripted("Two.", "Three.", "Four.")) as bot:
+            for count, expected in ((2, ["While", "Two."]), (3, ["Three."])):
+                api.hear("Hello.", user=USER)
+                said = texts_of(await api.said(count))[-len(expected) :]
+                assert [text.partition(" ")[0] for text in said] == expected
+            bot.seconds_passed += 90_000.0
+            api.hear("Hello.", user=USER)
+            assert texts_of(await api.said(5))[3].endswith("Shall I show it?")
+
+
+@run
+async def test_what_was_kept_is_bounded_and_erased_with_its_user(tmp_path: Path) -> None:
+    answers = [f"{number}." for number in range(MAX_KEPT_ANSWERS + 3)]
+    async with running_bot(tmp_path, *answers) as bot:
+        await leave_answers(bot, MAX_KEPT_ANSWERS + 1)
+        chats, now = Chats(bot.service.runtime.database), bot.clock()
+        kept = await chats.kept_answers("telegram", ChatPlace(USER), now=now)
+        assert len(kept) == MAX_KEPT_ANSWERS
+        week_later = now + 7 * 86_400.0 + 60.0
+        assert await chats.kept_answers("telegram", ChatPlace(USER), now=week_later) == []
+        await bot.service.tenant("telegram").erase_user(str(USER))
+        assert await chats.kept_answers("telegram", ChatPlace(USER), now=now) == []
+        bot.api.hear("Hello.", user=USER)
+        assert len(await bot.api.said(1)) == 1
+        assert "Shall I" not in bot.api.messages[0]["text"]
 
 
 @run

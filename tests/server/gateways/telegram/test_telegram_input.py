@@ -79,6 +79,67 @@ async def test_the_conversation_of_a_group_continues_in_its_supergroup(tmp_path:
         assert (await bot.messages("telegram--100-2"))[1:] == ["Three."]
 
 
+def tell_of_move(bot: Bot, notice: str, supergroup: int) -> None:
+    """Send one of the two messages with which Telegram tells that a group has become a supergroup."""
+    if notice == "to":
+        bot.api.hear(None, user=USER, chat=GROUP, migrate_to_chat_id=supergroup)
+    else:
+        bot.api.hear(None, user=USER, chat=supergroup, migrate_from_chat_id=GROUP)
+
+
+@pytest.mark.parametrize("notices", [["to"], ["from"], ["from", "to"]])
+@pytest.mark.parametrize("first", ["the notice", "a message"])
+@run
+async def test_one_notice_of_a_move_suffices_wherever_it_comes(
+    tmp_path: Path, notices: list[str], first: str
+) -> None:
+    supergroup = -1_009
+    async with BotApi() as api:
+        async with Bot(tmp_path, api, Scripted("One.")) as bot:
+            api.hear(f"@{NAME} hi", user=USER, chat=GROUP)
+            await api.said(1)
+        bot = Bot(tmp_path, api, Scripted("Two.", "Three."))
+        if first == "a message":
+            api.hear(f"@{NAME} again", user=USER, chat=supergroup)
+        for notice in notices:
+            tell_of_move(bot, notice, supergroup)
+        if first == "the notice":
+            api.hear(f"@{NAME} again", user=USER, chat=supergroup)
+        async with bot:
+            await api.said(2)
+            api.hear(f"@{NAME} more", user=USER, chat=supergroup)
+            await api.said(3)
+            assert (await bot.messages("telegram--100"))[1::2] == ["One.", "Two.", "Three."]
+
+
+@run
+async def test_a_message_long_before_the_notice_of_a_move_is_answered_and_the_session_returns(
+    tmp_path: Path,
+) -> None:
+    supergroup = -1_009
+    async with running_bot(tmp_path, "One.", "Two.", "Three.") as bot:
+        for number, chat in enumerate((GROUP, supergroup), 1):
+            bot.api.hear(f"@{NAME} hi", user=USER, chat=chat)
+            await bot.api.said(number)
+        tell_of_move(bot, "from", supergroup)
+        bot.api.hear(f"@{NAME} more", user=USER, chat=supergroup)
+        await bot.api.said(3)
+        assert (await bot.messages("telegram--100"))[1::2] == ["One.", "Three."]
+
+
+@run
+async def test_an_answer_that_finds_the_group_moved_keeps_its_session(tmp_path: Path) -> None:
+    supergroup = -1_009
+    async with running_bot(tmp_path, "One.", "Two.") as bot:
+        fault = Fault(400, "Bad Request: group chat was upgraded", migrate_to_chat_id=supergroup)
+        bot.api.fail("sendMessage", fault)
+        bot.api.hear(f"@{NAME} hi", user=USER, chat=GROUP)
+        await bot.api.said(1)
+        bot.api.hear(f"@{NAME} more", user=USER, chat=supergroup)
+        await bot.api.said(2)
+        assert (await bot.messages("telegram--100"))[1::2] == ["One.", "Two."]
+
+
 @run
 async def test_commands_and_buttons_in_a_topic_act_on_its_session(tmp_path: Path) -> None:
     async with running_bot(tmp_path, "One.", "Two.", "Three.") as bot:
@@ -93,7 +154,7 @@ async def test_commands_and_buttons_in_a_topic_act_on_its_session(tmp_path: Path
         bot.api.press("compact", user=USER, message=shown)
         pressed = (await bot.api.said(5))[4]
         assert pressed["message_thread_id"] == 7
-        assert pressed["text"].startswith("That is no longer needed.")
+        assert pressed["text"].startswith("There is room again, so I leave it.")
 
 
 @run
@@ -272,7 +333,7 @@ async def test_an_album_for_a_model_without_eyes_is_one_notice(tmp_path: Path) -
             bot.api.hear(None, user=USER, album="a", **bot.api.photo(PNG))
         bot.api.hear("Hello.", user=USER)
         said = texts_of(await bot.api.said(2))
-        assert said[0] == f"📎 3 pictures were not shown to the model: {NO_EYES}."
+        assert said[0] == f"📎 The model does not see 3 pictures: {NO_EYES}."
         assert said[1:] == ["Hello."]
 
 
@@ -281,8 +342,8 @@ async def test_every_message_without_an_answer_gets_a_line(tmp_path: Path) -> No
     async with running_bot(tmp_path) as bot:
         for fields in (*[bot.api.photo(PNG)] * 2, *[bot.api.document("a.txt", b"x" * 200_001)] * 2):
             bot.api.hear(None, user=USER, **fields)
-        photo = f"📎 The picture was not shown to the model: {NO_EYES}."
-        large = "📎 a.txt was not shown to the model: more than 200,000 bytes."
+        photo = f"📎 The model does not see the picture: {NO_EYES}."
+        large = "📎 The model does not see a.txt: more than 200,000 bytes."
         assert sorted(texts_of(await bot.api.said(4))) == sorted([photo, photo, large, large])
 
 
@@ -291,14 +352,14 @@ async def test_the_caption_of_a_photo_is_answered_and_the_photo_named(tmp_path: 
     async with running_bot(tmp_path, "I cannot see it.", "Nor this.") as bot:
         bot.api.hear("What is this?", user=USER, **bot.api.photo(PNG))
         (said,) = await bot.api.said(1)
-        explained = f"📎 The picture was not shown to the model: {NO_EYES}."
+        explained = f"📎 The model does not see the picture: {NO_EYES}."
         assert said["text"].startswith(f"I cannot see it.\n\n{explained}\n🟢 Context: ")
         (message,) = await user_messages(bot)
         text = text_of(message.content)
         assert text.startswith('What is this?\n[foveal: attached "photo-')
         for caption in ("And these?", None):
             bot.api.hear(caption, user=USER, album="a", **bot.api.photo(PNG))
-        short = "📎 2 pictures were not shown to the model."
+        short = "📎 The model does not see 2 pictures."
         assert (await bot.api.said(2))[1]["text"].startswith(f"Nor this.\n\n{short}\n🟢 Context: ")
 
 
@@ -308,7 +369,7 @@ async def test_pictures_above_the_limit_are_counted(tmp_path: Path) -> None:
         for number in range(6):
             bot.api.hear("Cats?" if number == 0 else None, user=USER, album="a", **bot.api.photo(PNG))
         (said,) = await bot.api.said(1)
-        notice = "📎 2 of 6 pictures were not shown to the model: at most 4 pictures per message."
+        notice = "📎 The model does not see 2 of 6 pictures: at most 4 pictures per message."
         assert said["text"].startswith(f"Four cats.\n\n{notice}\n🟢 Context: ")
 
 
@@ -356,7 +417,7 @@ async def test_a_photo_that_the_provider_refuses_does_not_block_the_chat(tmp_pat
     async with running_bot(tmp_path, reader(refusal, "I cannot see it.", "Yes.")) as bot:
         bot.api.hear("What is this?", user=USER, **bot.api.photo(PNG))
         (said,) = await bot.api.said(1)
-        told = "⚠️ The model could not read a file, and this answer does without. /undo e4 undoes it."
+        told = "⚠️ The model could not read a file, so this answer does without. /undo e4 takes it back."
         assert said["text"].startswith(f"I cannot see it.\n\n{told}\n🔎 ")
         bot.api.hear("Are you there?", user=USER)
         assert texts_of(await bot.api.said(2))[1] == "Yes."
@@ -381,7 +442,7 @@ def test_a_message_is_answered_although_its_file_cannot_be_fetched(
             bot.api.fail(method, fault)
             bot.api.hear("What is this?", user=USER, **bot.api.photo(PNG))
             (said,) = await bot.api.said(1)
-            notice = f"📎 The picture was not shown to the model: {NOT_FETCHED}."
+            notice = f"📎 The model does not see the picture: {NOT_FETCHED}."
             assert said["text"].startswith(f"Send it again.\n\n{notice}\n")
             assert (await bot.messages())[0].endswith(f'.jpg" is not shown: {NOT_FETCHED}]')
 

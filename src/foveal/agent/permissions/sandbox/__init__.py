@@ -12,6 +12,7 @@
 3. A sandbox is used only if it has started a program here; otherwise `why_not` says what is missing.
 """
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -75,10 +76,22 @@ def _find_bubblewrap(workspace: Path, homes: tuple[Path, ...], hidden: tuple[Pat
     program = os.path.realpath(program)
     if planted := next((path for path in (named, program) if Path(path).is_relative_to(workspace)), ""):
         return SandboxFinding(None, f"{planted} is a file of the project")
-    found = _tried(Bubblewrap(workspace, program=program, homes=homes, hidden=hidden))
-    if found.sandbox is None:
-        older = Bubblewrap(workspace, program=program, homes=homes, hidden=hidden, can_nest=True)
-        found = _tried(older)
+    # Bubblewrap before 0.8, and file systems whose mounts look different inside.
+    choices = itertools.product((True, False), (False, True))
+    found = SandboxFinding(None)
+    for is_checked, can_nest in choices:
+        found = _tried(
+            Bubblewrap(
+                workspace,
+                program=program,
+                homes=homes,
+                hidden=hidden,
+                can_nest=can_nest,
+                is_checked=is_checked,
+            )
+        )
+        if found.sandbox is not None:
+            break
     return found
 
 
@@ -89,6 +102,7 @@ def _install_advice() -> str:
 
 def _tried(sandbox: Sandbox) -> SandboxFinding:
     """Return a sandbox if it can start a program."""
+    program = sandbox.name.partition(",")[0]
     try:
         done = subprocess.run(
             sandbox.wrap([shutil.which("true") or "/usr/bin/true"]),
@@ -100,9 +114,9 @@ def _tried(sandbox: Sandbox) -> SandboxFinding:
             start_new_session=True,
         )
     except (OSError, subprocess.TimeoutExpired) as problem:
-        return SandboxFinding(None, f"{sandbox.name} does not start: {one_line(str(problem), width=200)}")
+        return SandboxFinding(None, f"{program} does not start: {one_line(str(problem), width=200)}")
     if done.returncode == 0:
         return SandboxFinding(sandbox)
     said = one_line(done.stderr.decode("utf-8", "replace"), width=200)
     advice = f"; {_NAMESPACE_ADVICE}" if "ermi" in said or "namespace" in said else ""
-    return SandboxFinding(None, f"{sandbox.name} does not work here: {said}{advice}")
+    return SandboxFinding(None, f"{program} does not work here: {said}{advice}")

@@ -3,17 +3,20 @@
 1. Mounts are made from the outermost folder to the innermost, so the innermost rule wins.
 2. A hidden folder is an empty one that cannot be written: a write fails instead of being lost.
 3. The command has its own processes, network, users and session, no capabilities, and ends with Foveal.
+4. Another command that still runs can exchange a folder of the workspace for a link while bubblewrap mounts, which
+   follows links. So the first program inside compares the mounts with those that are meant; see `mount_table`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from foveal.agent.permissions.sandbox.confinement import PrivateFolder
 from foveal.agent.permissions.sandbox.file_access import AccessRule, access_rules
+from foveal.agent.permissions.sandbox.mount_table import MountTable
 
 BUBBLEWRAP_PROGRAM: Final = "bwrap"
 _NAMESPACES: Final = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
@@ -29,8 +32,6 @@ _ENVIRONMENT: Final = ("--setenv", "TMPDIR", "/tmp", "--setenv", "XDG_CACHE_HOME
 class Bubblewrap:
     """Bubblewrap for one workspace; implements `Sandbox`."""
 
-    name = "bubblewrap"
-
     def __init__(
         self,
         workspace: Path,
@@ -39,45 +40,67 @@ class Bubblewrap:
         homes: Iterable[Path],
         hidden: Iterable[Path] = (),
         can_nest: bool = False,
+        is_checked: bool = True,
     ) -> None:
-        """With `can_nest`, commands can create user namespaces: bubblewrap before 0.8 cannot forbid it."""
+        """With `can_nest`, commands can create user namespaces: bubblewrap before 0.8 cannot forbid it. With
+        `is_checked`, a command starts only if all mounts are the ones that are meant."""
+        self.name = "bubblewrap" if is_checked else "bubblewrap, unchecked"
         self.workspace = workspace
         self._program = program
         self._homes = tuple(homes)
         self._hidden = tuple(hidden)
         self._users = () if can_nest else ("--unshare-user", "--disable-userns")
+        self._is_checked = is_checked
         self._private = PrivateFolder(workspace=workspace)
 
     def wrap(
-        self, argv: Sequence[str], *, network: bool = False, commits: bool = False, reads_only: bool = False
+        self,
+        argv: Sequence[str],
+        *,
+        network: bool = False,
+        commits: bool = False,
+        reads_only: bool = False,
+        unchanged: Collection[str] = (),
     ) -> list[str]:
         """Return the command line that runs a program inside the sandbox, in the workspace. A program that
-        `commits` can write in the repositories there; with `reads_only` it cannot write there at all."""
-        rules = self._rules(commits=commits, reads_only=reads_only)
+        `commits` can write in the repositories there; with `reads_only` it cannot write there at all, and it
+        cannot change the files `unchanged`."""
+        rules = self._rules(commits=commits, reads_only=reads_only, unchanged=unchanged)
         if not self._private.is_whole or _has_misleading_mount_point(rules):
             self._private = PrivateFolder(workspace=self.workspace)
-            rules = self._rules(commits=commits, reads_only=reads_only)
+            rules = self._rules(commits=commits, reads_only=reads_only, unchanged=unchanged)
+        kernel_settings = [path for path in _KERNEL_SETTINGS if os.path.lexists(path)]
         return [
             self._program,
             *_NAMESPACES,
             *self._users,
             *(("--share-net",) if network else ()),
             *_SYSTEM,
-            *(
-                word
-                for path in _KERNEL_SETTINGS
-                if os.path.lexists(path)
-                for word in ("--ro-bind", path, path)
-            ),
+            *(word for path in kernel_settings for word in ("--ro-bind", path, path)),
             *self._mounts(rules),
             *_ENVIRONMENT,
             "--chdir",
             str(self.workspace),
             "--",
+            *(self._check(rules, kernel_settings) if self._is_checked else ()),
             *argv,
         ]
 
-    def _rules(self, *, commits: bool, reads_only: bool) -> list[AccessRule]:
+    def _check(self, rules: Sequence[AccessRule], kernel_settings: Sequence[str]) -> list[str]:
+        """Return the beginning of a command line that starts the rest of it if the mounts are as they should be."""
+        table = MountTable.of_this_process()
+        for path in kernel_settings:
+            table.add_bind(path, path, is_writable=False)
+        for path, access, source in rules:
+            if access == "hidden" and os.path.isdir(path):
+                table.add_empty(path)
+            elif access == "hidden":
+                table.add_bind(self._private.empty_file, path, is_writable=False)
+            else:
+                table.add_bind(source or path, path, is_writable=access != "read")
+        return table.check()
+
+    def _rules(self, *, commits: bool, reads_only: bool, unchanged: Collection[str]) -> list[AccessRule]:
         found = access_rules(
             self.workspace,
             homes=self._homes,
@@ -85,6 +108,7 @@ class Bubblewrap:
             hidden=self._hidden,
             commits=commits,
             reads_only=reads_only,
+            unchanged=unchanged,
         )
         # Nothing can be mounted on a link; what it leads to has a rule of its own.
         return [rule for rule in found if not os.path.islink(rule.path)]

@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from glob import glob
 from pathlib import Path
@@ -37,10 +37,17 @@ class Sandbox(Protocol):
         ...
 
     def wrap(
-        self, argv: Sequence[str], *, network: bool = False, commits: bool = False, reads_only: bool = False
+        self,
+        argv: Sequence[str],
+        *,
+        network: bool = False,
+        commits: bool = False,
+        reads_only: bool = False,
+        unchanged: Collection[str] = (),
     ) -> list[str]:
         """Return the command line that runs a program inside the sandbox, in the workspace. A program that
-        `commits` can write in the repositories there; with `reads_only` it cannot write there at all."""
+        `commits` can write in the repositories there; with `reads_only` it cannot write there at all, and it
+        cannot change the files `unchanged`."""
         ...
 
 

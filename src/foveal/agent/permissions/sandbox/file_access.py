@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -126,12 +126,14 @@ def access_rules(
     hidden: Iterable[Path] = (),
     commits: bool = False,
     reads_only: bool = False,
+    unchanged: Collection[str] = (),
 ) -> list[AccessRule]:
     """Return the rules for the next command, those for outer folders first.
 
     `hidden` are further files that the command must not see, such as the store of sessions. A command that
     `commits` can write in the repositories of the workspace, but not in their settings and hooks. With
-    `reads_only`, it writes only in its private folder."""
+    `reads_only`, it writes only in its private folder. Of the workspace, it cannot change the files
+    `unchanged`."""
     rules: dict[str, AccessRule] = {}
     for rule in (
         *_system_rules(private),
@@ -140,7 +142,7 @@ def access_rules(
     ):
         rules[rule.path] = rule
     inside = {path: rule for path, rule in rules.items() if workspace in Path(path).parents}
-    rules |= {rule.path: rule for rule in _workspace_rules(workspace, inside, commits=commits)}
+    rules |= {rule.path: rule for rule in _workspace_rules(workspace, inside, unchanged, commits=commits)}
     existing = [rule for rule in rules.values() if os.path.lexists(rule.path)]
     if reads_only:
         existing = [
@@ -212,7 +214,7 @@ def _is_led_by(workspace: Path, path: str) -> bool:
 
 
 def _workspace_rules(
-    workspace: Path, outer: Mapping[str, AccessRule], *, commits: bool
+    workspace: Path, outer: Mapping[str, AccessRule], unchanged: Iterable[str], *, commits: bool
 ) -> Iterator[AccessRule]:
     """Yield the rules for the workspace and the files in it that commands must not change.
 
@@ -225,7 +227,7 @@ def _workspace_rules(
             for inner in (repository_settings(path) if is_repository(path) else [path])
         ]
     ruled = {Path(path) for path in outer}
-    closed = ruled.union(map(Path, files))
+    closed = ruled.union(map(Path, (*files, *unchanged)))
     outermost = [path for path in closed if closed.isdisjoint(_between(workspace, path))]
     kept = {folder for path in outermost for folder in _between(workspace, path)}
     chosen = [path for path in outermost if path not in ruled]

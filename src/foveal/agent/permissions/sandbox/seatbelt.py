@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -62,10 +62,17 @@ class Seatbelt:
         self._private = PrivateFolder(workspace=workspace)
 
     def wrap(
-        self, argv: Sequence[str], *, network: bool = False, commits: bool = False, reads_only: bool = False
+        self,
+        argv: Sequence[str],
+        *,
+        network: bool = False,
+        commits: bool = False,
+        reads_only: bool = False,
+        unchanged: Collection[str] = (),
     ) -> list[str]:
         """Return the command line that runs a program inside the sandbox, in the workspace. A program that
-        `commits` can write in the repositories there; with `reads_only` it cannot write there at all."""
+        `commits` can write in the repositories there; with `reads_only` it cannot write there at all, and it
+        cannot change the files `unchanged`."""
         if not self._private.is_whole:
             self._private = PrivateFolder(workspace=self.workspace)
         found = access_rules(
@@ -75,6 +82,7 @@ class Seatbelt:
             hidden=self._hidden,
             commits=commits,
             reads_only=reads_only,
+            unchanged=unchanged,
         )
         # It cannot show another folder at a path, so that folder itself is writable, and the path is not.
         rules = [AccessRule(rule.source or rule.path, rule.access) for rule in found]

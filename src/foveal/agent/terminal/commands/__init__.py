@@ -87,6 +87,26 @@ SLASH_COMMANDS: Final = (
     ),
     *(_operation(each) for each in OPERATIONS.values() if each.name not in ("compact", "undo", "expand")),
     SlashCommand(
+        "/focus",
+        "[TEXT]",
+        "what the next summary or record keeps above all; without TEXT, nothing",
+        write.focus,
+    ),
+    SlashCommand(
+        "/branch",
+        "[TASK]",
+        "begin a branch, a part of the work that /return folds; without a TASK, list the branches",
+        write.branch,
+        is_queued=True,
+    ),
+    SlashCommand(
+        "/return",
+        "[TEXT]",
+        "fold the branch to this result, or to the last words of the model",
+        write.return_from_branch,
+        is_queued=True,
+    ),
+    SlashCommand(
         "/instructions", "[PATH]", "list the AGENTS.md files in force with their tokens", read.instructions
     ),
     SlashCommand(

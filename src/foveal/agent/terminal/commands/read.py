@@ -58,6 +58,9 @@ async def tokens(state: ChatState, argument: str) -> list[Row]:
     table.append(("turns", ", ".join(filter(None, (f"{report.turns:,} so far", turns_text(report))))))
     table.append(("threshold", thresholds_line(report)))
     table.append(("cost", cost_text(report.spent, report.unknown_calls, report.saved)))
+    if (below := state.subagents.used).tokens:
+        cost = f", {dollars(below.dollars)}" if below.dollars else ""
+        table.append(("sub-agents", f"{counted(below.tokens, 'token')} more{cost}"))
     return [usage_row(report), *(row(f"  {line}") for line in table_lines(table))]
 
 
@@ -177,6 +180,8 @@ async def _status_rows(state: ChatState, event: Event) -> list[Row]:
     by = f" by {line.by}" if line.by else ""
     rule = f", rule: {line.rule}" if line.rule else ""
     size = await _size_text(state, line)
+    if line.priority:
+        rule = ", ".join(filter(None, (rule, f"{line.priority} priority")))
     if line.replaced_by:
         rule = f"{rule}, replaced by {line.replaced_by} (on request, since {line.replaced_since})"
     back = "" if line.level in ("full", "-") else f" · /expand {event.handle}"

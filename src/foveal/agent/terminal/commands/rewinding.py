@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from difflib import unified_diff
+from pathlib import PurePath
 from typing import Final
 
 from foveal.agent.permissions.command_rules import SHELL_TOOL
@@ -31,6 +33,7 @@ from foveal.agent.tools.file_history import (
     ChangeHistory,
     FileChanges,
     LeftFile,
+    Restoration,
     RestorePlan,
     derive_states,
     digest_of,
@@ -147,8 +150,8 @@ async def _ask_what(state: ChatState, event: Event, plan: RestorePlan, history: 
     details = [
         *(
             line
-            for one in plan.restorations
-            for line in file_diff_rows(_short_path(state, one.change.path), one.present, one.data)
+            for one in _shown_restorations(plan)
+            for line in _restoration_rows(_short_path(state, one.change.path), one)
         ),
         *_left_rows(state, plan.left),
         *_perhaps_others(state, plan, history, event.seq),
@@ -181,12 +184,34 @@ async def _restore(state: ChatState, plan: RestorePlan, record: FileChanges) -> 
         back = f" · /undo {event.handle}" if record.by == "rewind" and record.target is None else ""
     rows = [
         note(
-            f"{'deleted' if one.data is None else 'restored'} {_short_path(state, one.change.path)}{back}",
+            f"{'deleted' if one.change.after is None else 'restored'} "
+            f"{_short_path(state, one.change.path)}{'/' * one.change.is_folder}{back}",
             "good",
         )
-        for one in done.restorations
+        for one in _shown_restorations(done)
     ]
     return [*rows, *_left_rows(state, done.left)] or [note("there are no files to restore")]
+
+
+def _shown_restorations(plan: RestorePlan) -> list[Restoration]:
+    """Return what the user is told: all but the folders of files that are named anyway."""
+    above = {folder for one in plan.restorations for folder in PurePath(one.change.path).parents}
+    return [
+        one for one in plan.restorations if not (one.change.is_folder and PurePath(one.change.path) in above)
+    ]
+
+
+def _restoration_rows(name: str, one: Restoration) -> list[Row]:
+    """Return what a restoration changes, in detail."""
+    change = one.change
+    if change.is_of_mode:
+        modes = [stat.S_IMODE(mode or 0) for mode in (change.mode, change.mode_after)]
+        return [row(bold(f"  {name}"), dim(f"  mode {modes[0]:04o} becomes {modes[1]:04o}"))]
+    if change.is_folder:
+        return [
+            row(bold(f"  {name}/"), dim("  deleted, if empty" if change.after is None else "  new folder"))
+        ]
+    return file_diff_rows(name, one.present, one.data)
 
 
 def _without_protected(plan: RestorePlan, workspace: Workspace) -> RestorePlan:

@@ -14,7 +14,6 @@ from foveal.agent.terminal.output.styled_text import Row, bold, counted, row
 from foveal.agent.terminal.plan_mode import agreed_message
 from foveal.agent.terminal.proposals import propose_at_end
 from foveal.agent.terminal.session_picker import pick_session
-from foveal.agent.terminal.user_message import UserMessage
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
 from foveal.recall.archive.stored_sessions import find_session
@@ -83,7 +82,7 @@ async def plan(state: ChatState, argument: str) -> list[Row]:
     if argument == "yes":
         state.send_message(agreed_message())
     elif argument and not leaves:
-        state.send_message(UserMessage(content=argument, shown=argument))
+        state.send_message(argument)
     if leaves:
         return [note("plan mode is off")] if is_planning else [note("plan mode is not on")]
     return [note("plan mode: the agent reads and proposes, and changes nothing · /plan off", "fair")]

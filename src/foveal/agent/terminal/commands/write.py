@@ -18,7 +18,6 @@ from foveal.agent.terminal.output.context_card import acts_text, window_source
 from foveal.agent.terminal.output.live_area import usage_row
 from foveal.agent.terminal.output.styled_text import Row, bold, counted, dim, row, table_lines, text_rows
 from foveal.agent.terminal.user_interface import NO, Choice, Question
-from foveal.agent.terminal.user_message import UserMessage
 from foveal.agent.tool import InvalidArguments
 from foveal.agent.tools.background_commands import BackgroundCommand, end_advice
 from foveal.config.project.safe_read import open_output
@@ -26,11 +25,11 @@ from foveal.core import wire
 from foveal.core.engine.operations import Operation
 from foveal.core.log.events import Compacted, Dropped, Event, Masked, kind, parse_handle
 from foveal.core.log.ranges import is_within
-from foveal.core.policies.presets import PRESETS
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
 from foveal.core.wire.safe_print import one_line, visible
 from foveal.errors import FovealError, UnknownHandle
+from foveal.policies import policy_names
 from foveal.sessions.export import EXPORT_FORMATS, SessionExport
 from foveal.sessions.perform import compact_measured, perform
 
@@ -74,6 +73,13 @@ async def run_compaction(state: ChatState, focus: str = "", *, agreed: bool = Fa
         row(bold(f"before and after: {sizes}"), dim(f" · /undo {event.handle} takes it back")),
         usage_row(after),
     ]
+
+
+async def focus(state: ChatState, argument: str) -> list[Row]:
+    """Say what the next summary or record keeps above all."""
+    await state.session.focus_next(argument)
+    text = one_line(argument, width=60)
+    return [note(f"the next summary keeps “{text}” above all" if text else "the focus is taken back", "good")]
 
 
 async def expand(state: ChatState, argument: str) -> list[Row]:
@@ -126,10 +132,50 @@ async def operate(state: ChatState, argument: str, *, operation: Operation) -> l
     return [note(f"{operation.sentences(asked).line} · /undo {done.recorded}", "good")]
 
 
+# ── Branches ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def branch(state: ChatState, argument: str) -> list[Row]:
+    """Begin a branch; without a task, list the branches."""
+    if argument.strip():
+        handle = await state.session.begin_branch(argument)
+        return [note(f"branch {handle} begins: go on as usual, /return folds it to its result", "good")]
+    found = await state.session.branches()
+    if not found:
+        return [note("there are no branches; /branch TASK begins one")]
+    return [
+        row(
+            bold(f"{each.handle} "),
+            dim("open · " if each.is_open else f"folded by {each.fold} · " if each.is_folded else "ended · "),
+            one_line(f"{each.task} → {each.result}" if each.result else each.task),
+        )
+        for each in found
+    ]
+
+
+async def return_from_branch(state: ChatState, argument: str) -> list[Row]:
+    """Fold the innermost branch to a result, or to the last words of the model."""
+    before = await state.session.report(with_events=False)
+    fold = await state.session.end_branch(argument.strip() or None)
+    if not fold:
+        return [note("the branch has ended; it has no result, and there was nothing in it to fold")]
+    after = await state.session.report(with_events=False)
+    event = (await state.session.pick([int(fold.removeprefix("e"))]))[0]
+    summary = event.fact.summary if isinstance(event.fact, Compacted) else ""
+    return [
+        *text_rows(summary, style="dim", indent="  │ "),
+        note(
+            f"the branch is folded: {before.used:,} → {after.used:,} tokens · /undo {fold} unfolds it", "good"
+        ),
+        usage_row(after),
+    ]
+
+
 # ── The session ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def model(state: ChatState, argument: str) -> list[Row]:
+    before = state.provider.name.partition("/")[0]
     if argument:
         await state.switch(model=argument)
     report = await state.session.report()
@@ -140,17 +186,24 @@ async def model(state: ChatState, argument: str) -> list[Row]:
             f"there is no provider {service}: {argument} is taken as a model of the server at your base URL"
         )
         rows.append(note(text, "fair"))
+    now, named, _ = state.provider.name.partition("/")
+    if argument and named and not slash and now != before:
+        text = f"the provider is now {now}; /model {before}/{argument} asks {before} for this model"
+        rows.append(note(text, "fair"))
     return rows
 
 
 async def policy(state: ChatState, argument: str) -> list[Row]:
     if argument:
-        if argument not in PRESETS:
-            raise FovealError(f"there is no policy {argument!r}; there are {', '.join(PRESETS)}")
+        known = policy_names(state.config.loaded.named_policies)
+        if argument not in known:
+            raise FovealError(f"there is no policy {argument!r}; there are {', '.join(known)}")
         await state.switch(config=state.config.with_policy(argument))
     report = await state.session.report()
     chosen = state.config.session_settings(state.provider.model)["policy"]
-    others = ", ".join(name for name in PRESETS if name != chosen.name)
+    others = ", ".join(
+        name for name in policy_names(state.config.loaded.named_policies) if name != chosen.name
+    )
     verb = "asks" if chosen.mode == "confirm" else "acts"
     return [
         row(
@@ -180,7 +233,7 @@ async def export(state: ChatState, argument: str) -> list[Row]:
     """Write the session to a new file; without a format, the ending `.md` means Markdown."""
     words = argument.split()
     usual = "markdown" if words and words[0].lower().endswith(".md") else "foveal"
-    format = words[1] if len(words) > 1 else usual
+    format = wire.full_name(words[1]) if len(words) > 1 else usual
     if not words or len(words) > 2 or format not in EXPORT_FORMATS:
         raise FovealError(f"/export needs a file, and takes a format: {', '.join(EXPORT_FORMATS)}")
     exported = SessionExport(state.session.store, await state.session.info(), format)
@@ -215,7 +268,7 @@ async def init(state: ChatState, argument: str) -> list[Row]:
             return [note(f"{INSTRUCTIONS_NAME} stays as it is")]
     text = init_text()
     wish = f"{text}\n\nThe user adds: {argument}" if argument else text
-    state.send_message(UserMessage(content=wish, shown=wish))
+    state.send_message(wish)
     return [note(f"the agent reads the project and writes {INSTRUCTIONS_NAME}; you are asked before it does")]
 
 
@@ -239,7 +292,13 @@ async def jobs(state: ChatState, argument: str) -> list[Row]:
         await job.end()
         return [note(f"{job.id} is ended", "good")]
     job.keep()
-    return [note(f"{job.id} runs on after the chat, without its output; to end it then: {end_advice(job)}")]
+    rows = [note(f"{job.id} runs on after the chat, without its output; to end it then: {end_advice(job)}")]
+    if state.sandbox is not None:
+        limits = (
+            "what it changes then is not recorded, and protected files that it makes then keep their names"
+        )
+        rows.append(note(f"{limits} until the next chat here begins", "fair"))
+    return rows
 
 
 def _job_rows(every: Sequence[BackgroundCommand]) -> list[Row]:

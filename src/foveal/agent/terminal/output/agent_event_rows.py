@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from foveal.agent.events import (
@@ -32,6 +32,11 @@ MAX_NAMED_HANDLES: Final = 6
 """Handles that are listed; the rest is counted."""
 MAX_PREVIEW_LINE_CHARS: Final = 4_000
 """A longer line of a result is cut before it is formatted."""
+MAX_RESULT_NOTES: Final = 4
+"""Notes below the first lines of a result that are shown."""
+_NOTE_START: Final = "[foveal: "
+_MAX_NOTES_CHARS: Final = 4_000
+"""Characters at the end of a result among which its notes are."""
 
 
 def agent_event_rows(event: AgentEvent) -> list[Row]:
@@ -90,10 +95,20 @@ def _result_rows(finished: ToolFinished) -> Iterator[Row]:
     style: Style = "bad" if finished.error else "dim"
     for line in shown:
         yield row(Span(f"  │ {line}", style))
-    rest = count - len(shown)
+    notes = _hidden_notes(text, shown)
+    for line in notes:
+        yield row(Span(f"  │ {line}", "fair"))
+    rest = count - len(shown) - len(notes)
     size = f"… {counted(rest, 'more line')}, {counted(len(text), 'character')}" if rest > 0 else ""
     words = [size or ("" if text else "no output"), duration(finished.seconds), f"/expand {finished.handle}"]
     yield row(dim(f"  └ {' · '.join(filter(None, words))}"))
+
+
+def _hidden_notes(text: str, shown: Sequence[str]) -> list[str]:
+    """Return what Foveal says at the end of a result, such as which hooks did not run, if it is not among the lines
+    that are shown."""
+    lines = text[-_MAX_NOTES_CHARS:].split("\n")[-2 * MAX_RESULT_NOTES :]
+    return [line for line in lines if line.startswith(_NOTE_START) and line not in shown][-MAX_RESULT_NOTES:]
 
 
 def _first_lines(text: str, most: int) -> list[str]:

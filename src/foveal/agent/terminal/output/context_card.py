@@ -22,7 +22,7 @@ from foveal.agent.terminal.output.styled_text import (
     table_lines,
 )
 from foveal.core.engine.overflow import LEARNED_FROM_REFUSAL, LEARNED_FROM_USAGE
-from foveal.core.engine.report import Report, breaks_text, reduced_texts, tools_line
+from foveal.core.engine.report import Report, breaks_text, priorities_line, reduced_texts, tools_line
 from foveal.core.engine.user_statements import statement_lines
 from foveal.core.log.events import Event, Instructed, ToolReturned, Used, UserSaid, parse_handle
 from foveal.core.models.budget import apportion
@@ -275,7 +275,7 @@ def _statement_rows(report: Report) -> list[Row]:
 
 
 def _note_rows(report: Report) -> list[Row]:
-    notes = reduced_texts(report)
+    notes = list(filter(None, (*reduced_texts(report), priorities_line(report))))
     if report.breaks:
         notes.append(breaks_text(report))
     return [row(), row(dim(" · ".join(notes)))] if notes else []

@@ -32,14 +32,19 @@ STATUS_BAR_CELLS: Final = 10
 
 
 def status_row(report: Report, *, width: int = 200, sandbox: str | None = None, warning: str = "") -> Row:
-    """Return the line in at most `width` columns; the parts at its end are left out first.
+    """Return the line in at most `width` columns; the parts at its end are left out first, and the bar and the
+    numbers before a word about the sandbox or the model.
 
     `sandbox` names the sandbox of commands, "" if they run without one; None if there are no commands. `warning`
     says what the model cannot do.
     """
-    head = row(Span(f" {_usage_text(report)} {usage_bar(report)}", STATE_STYLES[report.state]))
     parts = [dim(f" {sandbox}") if sandbox else Span(" no sandbox", "bad")] if sandbox is not None else []
     parts += [Span(f" {warning}", "fair")] if warning else []
+    usage, bar = _usage_text(report), usage_bar(report)
+    room = width - sum(cell_width(span.text) for span in parts)
+    heads = (f" {usage} {bar}", f" {usage}", f" ctx {report.percent(report.used)}")
+    text = next((head for head in heads if cell_width(head) <= room), heads[-1])
+    head = row(Span(text, STATE_STYLES[report.state]))
     for text in _status_parts(report):
         parts.append(dim(f"{' ·' if parts else ''} {text}"))
     while len(parts) > 0 and sum(cell_width(span.text) for span in (*head, *parts)) > width:

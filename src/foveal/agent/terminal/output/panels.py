@@ -347,8 +347,10 @@ class QuestionPanel:
     def _foot(self, width: int) -> Row:
         """Return what keys do now."""
         if self._chosen is not None:
-            what = "confirms your answer, which lasts · Esc goes back, other keys are text"
-            text = _confirm_hint(what, is_ready=self.is_ready)
+            others = ", other keys are text" * self.is_ready
+            text = _confirm_hint(
+                f"confirms your answer, which lasts · Esc goes back{others}", is_ready=self.is_ready
+            )
             return row(Span(cut(f"  {text}", width), "fair"))
         if not self.question.waits:
             return row(
@@ -575,7 +577,7 @@ class SwitchMenu(_Menu):
     def _foot(self) -> str:
         if self.is_confirming:
             are = "the item that is on" if len(self._on) == 1 else f"the {len(self._on):,} items that are on"
-            others = "any other key goes back" if self.is_ready else "Esc goes back, other keys are text"
+            others = "any other key goes back" if self.is_ready else "Esc goes back"
             return _confirm_hint(f"allows {are} · {others}", is_ready=self.is_ready)
         return super()._foot()
 

@@ -41,6 +41,7 @@ MAX_CUT_WORD_CHARS: Final = 24
 """A text is cut between two words; a word that is longer than this is cut itself."""
 
 REQUESTS_HEADING: Final = "The user said, in this order (the later counts):"
+FOCUS_HEADING: Final = "On what was to be kept above all, newest first:"
 FILES_HEADING: Final = "Files changed, newest first:"
 FILES_READ_HEADING: Final = "Files only named:"
 CALLS_HEADING: Final = "Calls made, newest first:"
@@ -51,6 +52,7 @@ OPEN_CALLS_HEADING: Final = "Calls without a result:"
 EXCERPTS_HEADING: Final = "Tool output, quoted, not the user's words:"
 SECTION_HEADINGS: Final = (
     REQUESTS_HEADING,
+    FOCUS_HEADING,
     FILES_HEADING,
     FILES_READ_HEADING,
     CALLS_HEADING,

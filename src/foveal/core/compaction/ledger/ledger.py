@@ -48,6 +48,7 @@ from foveal.core.compaction.ledger.allocation import (
 )
 from foveal.core.compaction.ledger.call_reader import heredoc_body, read_call
 from foveal.core.compaction.ledger.event_facts import ToolCallFacts
+from foveal.core.compaction.ledger.focus import focus_section
 from foveal.core.compaction.ledger.likely_reused import ReuseSigns
 from foveal.core.compaction.ledger.range_facts import LedgerIndex, RangeFacts
 from foveal.core.compaction.ledger.user_requests import collect_requests, requests_section
@@ -63,6 +64,8 @@ _EARLIER_CHARS: Final = 160
 _MAX_EARLIER: Final = 40
 _MAX_PLAN_ITEMS: Final = 20
 _MAX_PLAN_ITEM_CHARS: Final = 120
+_SHORT_PLANS: Final = ({"items": 1}, {"items": 5, "item_chars": 60}, {"item_chars": 60})
+"""Limits of the shorter forms of a plan that is needed, the shortest first."""
 _MAX_MESSAGES_WITH_PLAN: Final = 12
 """Newest messages in which a plan is looked for."""
 _MAX_PLAN_ARGUMENT_CHARS: Final = 50_000
@@ -115,20 +118,47 @@ def plan_section(
     called = None if is_replaced else _called_plan(planned)
     found = [plan for plan in (called, _said_plan(said, keep)) if plan is not None]
     items = list(_plan_items(*max(found), asked)) if found else []
-    needed = list(_plan_items(*called, asked)) if called is not None and max(found) == called else []
-    return Section(PLAN_HEADING, iter(items), 2.5, needed=iter(needed[:1]), needed_share=_NEEDED_PLAN_SHARE)
+    needed = _needed_plan(*called, asked) if called is not None and max(found) == called else iter(())
+    return Section(PLAN_HEADING, iter(items), 2.5, needed=needed, needed_share=_NEEDED_PLAN_SHARE)
 
 
 def _plan_items(seq: int, lines: Sequence[str], asked: Event | None) -> Iterator[Item]:
     """Yield the plan: first what is not done, then all of it if there is room."""
-    pending = [line for line in lines if not line.startswith(_DONE_MARK)]
-    done = f", {len(lines) - len(pending)} of {len(lines)} done" if len(pending) < len(lines) else ""
-    title = f"{ITEM_PREFIX}{handle(seq)}{done}{_later_request(seq, asked)}"
-    for shown in (pending, lines) if done else (lines,):
-        quoted = [AGENT_PREFIX + quote_line(line, _MAX_PLAN_ITEM_CHARS) for line in shown[:_MAX_PLAN_ITEMS]]
-        if len(shown) > _MAX_PLAN_ITEMS:
-            quoted.append(f"{AGENT_PREFIX}… {len(shown) - _MAX_PLAN_ITEMS} more")
-        yield Item(0, "\n".join([f"{title}:", *quoted]) if quoted else title)
+    pending = _not_done(lines)
+    title = _plan_title(seq, lines, asked)
+    for shown in (pending, lines) if len(pending) < len(lines) else (lines,):
+        yield _plan_item(title, shown)
+
+
+def _needed_plan(seq: int, lines: Sequence[str], asked: Event | None) -> Iterator[Item]:
+    """Yield what is not done, the shortest form first, so that a record with little room has its beginning."""
+    pending, title = _not_done(lines), _plan_title(seq, lines, asked)
+    for limits in _SHORT_PLANS:
+        yield _plan_item(title, pending, **limits)
+    yield _plan_item(title, pending)
+
+
+def _not_done(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if not line.startswith(_DONE_MARK)]
+
+
+def _plan_title(seq: int, lines: Sequence[str], asked: Event | None) -> str:
+    done = len(lines) - len(_not_done(lines))
+    of_all = f", {done} of {len(lines)} done" if done else ""
+    return f"{ITEM_PREFIX}{handle(seq)}{of_all}{_later_request(seq, asked)}"
+
+
+def _plan_item(
+    title: str,
+    lines: Sequence[str],
+    *,
+    items: int = _MAX_PLAN_ITEMS,
+    item_chars: int = _MAX_PLAN_ITEM_CHARS,
+) -> Item:
+    quoted = [AGENT_PREFIX + quote_line(line, item_chars) for line in lines[:items]]
+    if len(lines) > items:
+        quoted.append(f"{AGENT_PREFIX}… {len(lines) - items} more")
+    return Item(0, "\n".join([f"{title}:", *quoted]) if quoted else title)
 
 
 def _later_request(seq: int, asked: Event | None) -> str:
@@ -288,7 +318,7 @@ class Ledger:
     `events` are the effective events of the range, oldest first. Events in `keep` stay visible beside the ledger
     and are only referred to; those of them that are `shortened` miss lines, which may be quoted. The events `after`
     the range may have answered a request or resolved an error inside it. An `index` has what earlier ledgers of the
-    conversation have read; it saves time and changes nothing."""
+    conversation have read; it saves time and changes nothing. Lines with words of the `focus` have a section."""
 
     def __init__(
         self,
@@ -299,7 +329,9 @@ class Ledger:
         shortened: Set[int] = frozenset(),
         after: Sequence[Event] = (),
         index: LedgerIndex | None = None,
+        focus: str = "",
     ) -> None:
+        self._focus = focus
         self._events = events
         self._counter = counter
         self._keep = keep
@@ -381,6 +413,11 @@ class Ledger:
         asked = facts.requests[-1][0] if facts.requests else None
         return (
             requests_section(requests, keep=keep, room=room, counter=self._counter),
+            *(
+                [focus_section(facts.events, self._focus, hidden=lambda seq: seq not in keep)]
+                if self._focus
+                else []
+            ),
             files,
             files_read,
             files_and_commands.calls_section(

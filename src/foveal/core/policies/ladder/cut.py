@@ -51,6 +51,7 @@ from foveal.core.policies.ladder.mask import (
     shorten_arguments,
     shorten_text,
 )
+from foveal.core.policies.ladder.priorities import low_results, lowest_steps_first
 from foveal.core.policies.moment import Moment
 from foveal.core.policies.presets import Policy
 from foveal.core.view.steps import Slot, Step
@@ -58,6 +59,9 @@ from foveal.core.view.view import View
 
 PREPARE_AT_MESSAGE_SHARE: Final = 0.8
 """At this share of the allowed number of messages, a summary of the oldest is prepared."""
+MIN_FREED_SHARE: Final = 0.2
+"""Share of the messages that a cut to the newest messages removes at least: a smaller one would be followed by the
+next at once."""
 MIN_SAVED_SHARE: Final = 0.1
 """Share of the messages that a summary in advance must save. The first reduction also makes the request larger: an
 agent offers the recall tools from then on."""
@@ -90,6 +94,38 @@ def plan_compaction(
     if isinstance(made, NoPlan) or (covers_reverted_summary(view, made) and view.units <= budget.hard):
         return None
     return replace(made, ask=not moment.paused)
+
+
+def plan_oldest(view: View, budget: Budget, moment: Moment, policy: Policy, *, reason: str) -> Plan | None:
+    """Return what to summarise so that the newest `keep_messages` messages stay, and one summary of all others.
+
+    None when the policy does not allow it, or when it removes less than `MIN_FREED_SHARE` of the messages."""
+    if not policy.compact or policy.mode != "auto" or moment.compacted:
+        return None
+    terms = summary_terms(policy)
+    removed = steps_before_newest(view, budget, policy)
+    if not removed:
+        return None
+    removed += [step for step in view.summaries if not step.is_pinned]
+    room = int(min(policy.summary_tokens, budget.hard * policy.summary_share))
+    planned = plan_record(view, terms, removed=removed, savings=(), room=room, reason=reason)
+    if planned is None or planned.before - planned.room < view.units * MIN_FREED_SHARE:
+        return None
+    if covers_reverted_summary(view, planned) and view.units <= budget.hard:
+        return None
+    return replace(planned, ask=not moment.paused)
+
+
+def steps_before_newest(view: View, budget: Budget, policy: Policy) -> list[Step]:
+    """Return the steps in front of the newest `keep_messages` messages that may go, oldest first, without
+    summaries. The step in which these messages begin stays whole."""
+    kept = {id(step) for step in kept_steps(view, budget, summary_terms(policy))}
+    end, messages = len(view.steps), 0
+    while end > 0 and (messages < policy.keep_messages or end == len(view.steps)):
+        end -= 1
+        messages += view.steps[end].message_count if view.steps[end].kind in ("user", "model") else 0
+    before = view.steps[: safe_cut(view, end, kept)]
+    return [step for step in before if step.kind != "summary" and is_removable(step, kept)]
 
 
 def plan_upcoming(view: View, budget: Budget, policy: Policy, *, reason: str) -> Plan | None:
@@ -212,15 +248,13 @@ def plan_cut(
 
     def room_with(hidden: int) -> int:
         """Return the room of the record if so much is hidden beside the results."""
-        least, most = (
-            _record_room(budget, policy, hidden=hidden + saved) for saved in (0, results.max_saved)
-        )
-        return least if least == most else _record_room(budget, policy, hidden=hidden + results.saved)
+        least, most = (record_room(budget, policy, hidden=hidden + saved) for saved in (0, results.max_saved))
+        return least if least == most else record_room(budget, policy, hidden=hidden + results.saved)
 
     def is_above(units: int) -> bool:
         """Return whether a request of so many units is too large once results are hidden."""
         enough = goal + SLACK_SHARE * budget.hard
-        least = units - results.max_saved + _record_room(budget, policy, hidden=before)
+        least = units - results.max_saved + record_room(budget, policy, hidden=before)
         return least > enough or units - results.saved + room_with(before) > enough
 
     savings: list[Saving] = []
@@ -232,19 +266,19 @@ def plan_cut(
         # A record of nothing but shortened texts would stand for no message.
         if is_above(view.units - recorded - saved_units(savings)) or not (results.saved or view.summaries):
             savings += _long_texts(view, newest, kept)
-            most = goal + recorded - _record_room(budget, policy, hidden=before + view.units)
+            most = goal + recorded - record_room(budget, policy, hidden=before + view.units)
             end = safe_cut(view, newest, kept)
-            removed = _oldest(view, kept, results, savings, most=most, end=end)
+            removed = _oldest(view, policy, kept, results, savings, most=most, end=end)
             hidden += saved_units(savings) + sum(map(view.units_of, removed))
     room = room_with(hidden)
     gone = {id(step) for step in removed}
     savings = [saving for saving in savings if id(view.steps[saving.place]) not in gone]
     savings = [*results.savings(gone), *savings]
-    removed += [step for step in view.summaries if not step.is_pinned]
+    removed += [step for step in view.summaries if not step.is_protected]
     return plan_record(view, terms, removed=removed, savings=savings, room=room, reason=reason)
 
 
-def _record_room(budget: Budget, policy: Policy, *, hidden: int) -> int:
+def record_room(budget: Budget, policy: Policy, *, hidden: int) -> int:
     """Return the units that a record may take, if so many are hidden."""
     share = max(MIN_SUMMARY_UNITS, HIDDEN_SHARE * hidden)
     return int(min(policy.summary_tokens, budget.hard * policy.summary_share, share))
@@ -268,18 +302,21 @@ def estimate_rewritten(view: View, budget: Budget, policy: Policy, *, said: int)
             break
         before += view.units_of(step)
     recorded = sum(map(view.units_of, view.summaries))
-    room = _record_room(budget, policy, hidden=said - view.units + recorded + saved)
+    room = record_room(budget, policy, hidden=said - view.units + recorded + saved)
     return max(0, view.units - saved - recorded - lost + room - before), lost
 
 
 def _old_results(view: View, budget: Budget, policy: Policy) -> list[Slot]:
-    """Return the results to hide, oldest first: all but the newest, which take at most their share of the room."""
+    """Return the results to hide, oldest first: all but the newest, which take at most their share of the room.
+    Those of low priority are hidden however new they are."""
     first_kept = view.result_count - policy.keep_last
     spare = budget.hard * MAX_NEWEST_SHARE
     old: list[Slot] = []
-    for slot in reversed(maskable_results(view, policy, keep_last=0)):
+    maskable = maskable_results(view, policy, keep_last=0)
+    low = set(map(id, low_results(view, maskable, policy)))
+    for slot in reversed(maskable):
         assert slot.result is not None
-        if slot.ordinal >= first_kept:
+        if slot.ordinal >= first_kept and id(slot) not in low:
             units = slot.result.units(view.meter)
             spare -= units
             is_newest = slot.ordinal == view.result_count - 1
@@ -302,7 +339,7 @@ def _newest_index(view: View, policy: Policy) -> int:
 def _long_arguments(view: View, end: int) -> Iterator[Saving]:
     """Yield what shortens the arguments of calls in the steps before `end`."""
     for index, step in enumerate(view.steps[:end]):
-        if step.is_pinned or step.has_open_call:
+        if step.is_protected or step.has_open_call:
             continue
         for slot in step.slots:
             is_short = len(slot.call.arguments) * MAX_UNITS_PER_CHAR <= MIN_LONG_UNITS
@@ -327,6 +364,7 @@ def _long_texts(view: View, end: int, kept: set[int]) -> Iterator[Saving]:
 
 def _oldest(
     view: View,
+    policy: Policy,
     kept: set[int],
     results: _HiddenResults,
     savings: Sequence[Saving],
@@ -334,8 +372,8 @@ def _oldest(
     most: float,
     end: int,
 ) -> list[Step]:
-    """Return the oldest steps before `end` that must go if the others take at most `most` units, once results are
-    hidden and `savings` are made."""
+    """Return the steps before `end` that must go if the others take at most `most` units, once results are hidden
+    and `savings` are made: those of low priority, then the oldest."""
     saved: dict[int, int] = {}
     for saving in savings:
         saved[saving.place] = saved.get(saving.place, 0) + saving.saved
@@ -346,6 +384,9 @@ def _oldest(
             removable.append((place, step))
         else:
             units += view.units_of(step) - saved.get(place, 0) - results.saved_in(step)
+    places = {id(step): place for place, step in removable}
+    ordered = lowest_steps_first(view, (step for _, step in removable), policy)
+    removable = [(places[id(step)], step) for step in ordered]
     # The newest first: once there is no room for one, the results of older steps need no placeholder.
     while removable and units <= most:
         place, step = removable[-1]

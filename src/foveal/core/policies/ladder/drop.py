@@ -52,6 +52,7 @@ from foveal.core.log.events import Clipped, Dropped, Masked, Reverted, Text, han
 from foveal.core.models.budget import Budget
 from foveal.core.policies.ladder.cut import plan_compaction, summary_terms
 from foveal.core.policies.ladder.mask import MIN_MASKED_UNITS, MIN_SAVED_UNITS, mask_largest_arguments
+from foveal.core.policies.ladder.priorities import lowest_steps_first
 from foveal.core.policies.moment import Decision, Moment
 from foveal.core.policies.presets import Policy
 from foveal.core.reduction.important_lines import Span
@@ -229,7 +230,7 @@ def _limits(policy: Policy) -> Limits:
 
 def _result_parts(steps: Iterable[Step], view: View) -> Iterator[_TextPart]:
     for step in steps:
-        if not step.is_pinned:
+        if not step.is_protected:
             for slot in step.slots:
                 if slot.result is not None:
                     yield from _message_parts(slot.result, view)
@@ -279,7 +280,7 @@ def irreducible_units(view: View) -> int:
 
 
 def droppable_steps(view: View, budget: Budget, policy: Policy) -> Iterator[Step]:
-    """Yield the raw steps that may be dropped, oldest first.
+    """Yield the raw steps that may be dropped: those of low priority, then the others, oldest first.
 
     The newest steps with an unanswered call stay; calls in older ones count as abandoned."""
     kept = {id(view.latest_user), id(view.steps[-1]) if view.steps else 0}
@@ -288,8 +289,8 @@ def droppable_steps(view: View, budget: Budget, policy: Policy) -> Iterator[Step
     kept.update(map(id, kept_user_steps(view, budget, policy)))
     if policy.keep_task:
         kept.add(id(view.first_user))
-    for step in view.steps:
-        if step.kind in ("user", "model") and not step.is_pinned and id(step) not in kept:
+    for step in lowest_steps_first(view, view.steps, policy):
+        if step.kind in ("user", "model") and not step.is_protected and id(step) not in kept:
             yield step
 
 
@@ -305,7 +306,7 @@ def last_resort_steps(view: View) -> Iterator[Step]:
         (step for step in view.steps if step is first),
     )
     for step in chain.from_iterable(ranks):
-        if not step.is_pinned and id(step) not in kept:
+        if not step.is_protected and id(step) not in kept:
             yield step
 
 
@@ -403,15 +404,19 @@ def force_fit(
         or squeeze_results(view, policy, excess=needed, min_units=least)
         or _record_forced(view, budget, moment, policy, target=target, shrink=True)
         or squeeze_results(view, policy, excess=needed)
-        or (
-            _reduce_users(view, budget, moment, policy, target=target)
-            if _exceed_share(view, budget, policy)
-            else None
-        )
-        or drop_steps(
-            view, last_resort_steps(view), policy, excess=needed + DROPPED_NOTICE_UNITS, reason=reason
-        )
+        or (None if moment.holds else _last_rungs(view, budget, moment, policy, target=target, reason=reason))
     )
+
+
+def _last_rungs(
+    view: View, budget: Budget, moment: Moment, policy: Policy, *, target: float, reason: str
+) -> Decision:
+    """Reduce user messages beyond their share, or drop what is left."""
+    excess = view.units - budget.hard + DROPPED_NOTICE_UNITS
+    reduced = None
+    if _exceed_share(view, budget, policy):
+        reduced = _reduce_users(view, budget, moment, policy, target=target)
+    return reduced or drop_steps(view, last_resort_steps(view), policy, excess=excess, reason=reason)
 
 
 def _end_expansion(view: View, moment: Moment) -> Reverted | None:

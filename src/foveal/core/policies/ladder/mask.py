@@ -7,10 +7,12 @@ Of images, audio and files, the oldest above their budget are masked, and those 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
+from math import inf
 from typing import Final
 
 from foveal.core.log.events import Mask, Masked, Media, Text, handle, parts, text_of
 from foveal.core.models.budget import Budget
+from foveal.core.policies.ladder.priorities import low_results, lowest_first
 from foveal.core.policies.presets import Policy
 from foveal.core.reduction.placeholder import (
     arguments_placeholder,
@@ -42,21 +44,28 @@ _FRAME_UNITS: Final = 16
 
 def maskable_results(view: View, policy: Policy, *, keep_last: int | None = None) -> list[Slot]:
     """Return the results that may be masked, oldest first; the newest `keep_last`, by default those of the policy,
-    may not."""
+    may not. Those of low priority may wherever they are, but not in the newest step."""
     newest = view.result_count - (policy.keep_last if keep_last is None else keep_last)
     current = view.steps[-1] if view.steps else None
-    candidates = [
+    hideable = [
         slot
         for slot in view.unmasked_results.values()
-        if policy.keep_first <= slot.ordinal < newest
-        and slot.step is not current
-        and not slot.step.is_pinned
+        if slot.step is not current
+        and not slot.step.is_protected
         and slot.call.name not in policy.exempt_tools
+        and slot.result is not None
+        and slot.result.seq not in view.reverted_masks
     ]
+    low = set(map(id, low_results(view, hideable, policy)))
+    candidates = [slot for slot in hideable if policy.keep_first <= slot.ordinal < newest or id(slot) in low]
     if not candidates:
         return []
-    protected = _unresolved_failures(view) | view.reverted_masks
-    return [slot for slot in candidates if slot.result is not None and slot.result.seq not in protected]
+    failures = _unresolved_failures(view)
+    return [slot for slot in candidates if id(slot) in low or _result_seq(slot) not in failures]
+
+
+def _result_seq(slot: Slot) -> int:
+    return -1 if slot.result is None else slot.result.seq
 
 
 def _unresolved_failures(view: View) -> set[int]:
@@ -81,19 +90,33 @@ def _unresolved_failures(view: View) -> set[int]:
 def mask_results(
     view: View, slots: Iterable[Slot], policy: Policy, *, excess: float, reason: str
 ) -> Masked | None:
-    """Mask results, oldest first, until `excess` units are saved; None when nothing can be saved."""
-    chosen = list(slots)
+    """Mask results, those of low priority first and then the oldest, until `excess` units are saved; None when
+    nothing can be saved."""
+    return _masked(view, slots, policy, excess=excess, reason=reason)[0]
+
+
+def mask_low_results(view: View, policy: Policy) -> tuple[Masked | None, int]:
+    """Mask all results of low priority but those of the newest step; return also the units that this saves."""
+    low = low_results(view, maskable_results(view, policy), policy)
+    return _masked(view, low, policy, excess=inf, reason="priority")
+
+
+def _masked(
+    view: View, slots: Iterable[Slot], policy: Policy, *, excess: float, reason: str
+) -> tuple[Masked | None, int]:
+    chosen = lowest_first(view, slots, policy)
+    saved = 0
     hidden = {id(slot.result) for slot in chosen}
     elsewhere = _names_shown(view, hidden) if policy.skeleton_share else set()
     masks: list[Mask] = []
     for slot in chosen:
-        if excess <= 0:
+        if saved >= excess:
             break
         made = _masked_result(view, slot, policy, elsewhere)
         if made is not None:
             masks.append(made[0])
-            excess -= made[1]
-    return Masked(masks=tuple(masks), reason=reason, rule=policy.name) if masks else None
+            saved += made[1]
+    return (Masked(masks=tuple(masks), reason=reason, rule=policy.name) if masks else None), saved
 
 
 def _names_shown(view: View, hidden: Set[int]) -> set[str]:
@@ -183,7 +206,7 @@ def mask_largest_arguments(view: View) -> Masked | None:
     left."""
     best: tuple[Mask, int] | None = None
     for step in view.steps:
-        if step.has_open_call or step.is_pinned:
+        if step.has_open_call or step.is_protected:
             continue
         for slot in step.slots:
             made = _masked_arguments(view, slot) if slot.has_whole_arguments else None
@@ -224,7 +247,7 @@ def mask_media(view: View, budget: Budget) -> Masked | None:
         if count <= budget.max_images and size <= budget.max_media_bytes:
             break
         found = view.find(seq)
-        if found is not None and found[0] is not latest and not found[0].is_pinned:
+        if found is not None and found[0] is not latest and not found[0].is_protected:
             masks.append(_mask(seq, place, part))
             count, size = count - 1, size - part.size
     return Masked(masks=tuple(masks), reason="media", rule="media budget") if masks else None
@@ -245,7 +268,7 @@ def mask_refused_media(view: View) -> Masked | None:
 
 def _may_hide(view: View, seq: int) -> bool:
     found = view.find(seq)
-    return found is not None and not found[0].is_pinned
+    return found is not None and not found[0].is_protected
 
 
 def _mask(seq: int, place: int, part: Media, *, why: str = "") -> Mask:

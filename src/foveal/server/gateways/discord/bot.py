@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import aiohttp
@@ -334,9 +335,17 @@ class DiscordBot(discord.Client):
     async def _handle_button(self, interaction: Interaction, action: str) -> None:
         if interaction.channel_id is None:
             return
-        place, key = ChatPlace(interaction.channel_id), f"discord-{interaction.id}"
-        sender = await self._acknowledge(interaction, private=action.startswith(MEMORY_ACTION))
-        answer = await self._chats.press_button(place=place, user=interaction.user.id, action=action)
+        place, key, user = ChatPlace(interaction.channel_id), f"discord-{interaction.id}", interaction.user.id
+
+        async def is_admin() -> bool:
+            rights = interaction.permissions
+            return interaction.guild_id is not None and (rights.administrator or rights.manage_guild)
+
+        is_private = action.startswith(MEMORY_ACTION)
+        with suppress(FovealError):  # the reply reports the error
+            is_private |= bool(await self._chats.refusal(user, action, is_admin=is_admin))
+        sender = await self._acknowledge(interaction, private=is_private)
+        answer = await self._chats.press_button(place=place, user=user, action=action, is_admin=is_admin)
         self._delivery.start(answer, place=place, key=key, sender=sender)
 
     async def _acknowledge(self, interaction: Interaction, *, private: bool = False) -> PartSender[str]:

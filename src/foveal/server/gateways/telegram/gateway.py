@@ -88,7 +88,7 @@ class TelegramGateway:
         self._polling: asyncio.Task[None] | None = None
         self._delivery = Delivery(
             chats,
-            TelegramSender(client),
+            TelegramSender(client, on_moved=self._begin_move),
             typing_interval_s=TELEGRAM_TYPING_INTERVAL_S,
             may_retry=lambda: self._lock is not None,
             sleep=sleep,
@@ -101,6 +101,8 @@ class TelegramGateway:
         self._intake = PlaceIntake(self._accept_message, chats.join_keys, wait_s=piece_wait_s)
         self._unacknowledged: dict[int, asyncio.Future[None]] = {}
         """Updates that Telegram still keeps; a future is done when its update is stored."""
+        self._moving: set[asyncio.Task[None]] = set()
+        """Tasks that record the new ids of groups: messages wait for them, because they may come from there."""
 
     def start(self) -> None:
         """Start to listen."""
@@ -221,14 +223,12 @@ class TelegramGateway:
 
         Updates from the first one that is not stored on are sent again, and are known then.
         """
-        for raw in updates:
-            if raw["update_id"] in self._unacknowledged:
-                continue
+        new = [raw for raw in updates if raw["update_id"] not in self._unacknowledged]
+        parsed = [(raw["update_id"], self._client.parse(raw)) for raw in new]
+        # A message may come from the new group before Telegram says that it is new.
+        for id, update in sorted(parsed, key=lambda one: not isinstance(one[1], GroupMoved)):
             self.connection.record_update()
-            update = self._client.parse(raw)
-            self._unacknowledged[raw["update_id"]] = self._accept(update)
-            if isinstance(update, GroupMoved):
-                break  # the next updates may come from the new group: they are asked for again
+            self._unacknowledged[id] = self._accept(update)
         if not self._unacknowledged:
             return None
         await asyncio.wait(self._unacknowledged.values(), timeout=PENDING_POLL_S)
@@ -242,12 +242,18 @@ class TelegramGateway:
         if isinstance(update, MessagePiece):
             return self._intake.put(update)
         if isinstance(update, GroupMoved):
-            return self._tasks.spawn(self._record_move(update))
+            return self._begin_move(update)
         if isinstance(update, ButtonPressed):
             self._tasks.spawn(self._press(update))
         accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         accepted.set_result(None)
         return accepted
+
+    def _begin_move(self, moved: GroupMoved) -> asyncio.Task[None]:
+        task = self._tasks.spawn(self._record_move(moved))
+        self._moving.add(task)
+        task.add_done_callback(self._moving.discard)
+        return task
 
     async def _record_move(self, moved: GroupMoved) -> None:
         """Record the new id of a group; Telegram keeps the update until that works."""
@@ -259,6 +265,8 @@ class TelegramGateway:
             await self._sleep(MAX_RECONNECT_PAUSE_S)
 
     async def _accept_message(self, message: IncomingMessage) -> None:
+        if self._moving:
+            await asyncio.wait(self._moving)
         if await self._gets_reply(message.user):
             answer = await self._chats.accept(message, fetch=self._client.fetch_file)
             self._delivery.start(answer, place=message.place, reply_to=message.reply_to)
@@ -276,16 +284,20 @@ class TelegramGateway:
 
     async def _press(self, press: ButtonPressed) -> None:
         """Run the action of a button and remove the button."""
-        allowed = await self._chats.is_allowed(press.user)
-        refusal = None if allowed else format_markdown(texts.no_access("telegram", press.user)).text
+
+        async def is_admin() -> bool:
+            return press.place is not None and await self._client.is_admin(press.place.chat, press.user)
+
+        refusal = await self._chats.refusal(press.user, press.action, is_admin=is_admin)
         with suppress(TelegramError):  # Telegram accepts the answer to a press only for a short time
-            await self._client.answer_callback_query(
-                press.query, refusal or (None if press.place else texts.OLD_BUTTON)
-            )
-        if press.place is None or not allowed:
+            told = format_markdown(refusal).text or (None if press.place else texts.OLD_BUTTON)
+            await self._client.answer_callback_query(press.query, told)
+        if press.place is None or refusal:
             return
         if press.message:
             with suppress(TelegramError):
                 await self._client.edit_message_reply_markup(press.place.chat, press.message)
-        answer = await self._chats.press_button(place=press.place, user=press.user, action=press.action)
+        answer = await self._chats.press_button(
+            place=press.place, user=press.user, action=press.action, is_admin=is_admin
+        )
         self._delivery.start(answer, place=press.place)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -66,7 +67,7 @@ from foveal.server.gateways.telegram.entities import (
     sendable,
     telegram_blocks,
 )
-from foveal.server.gateways.telegram.updates import ParsedUpdate, parse_update
+from foveal.server.gateways.telegram.updates import GroupMoved, ParsedUpdate, parse_update
 
 TELEGRAM_MESSAGE_LIMIT: Final = 4096
 """UTF-16 units of one message."""
@@ -193,6 +194,14 @@ class BotApiClient(Bot):
             LOG.warning("a file could not be fetched: %s", self.error_text(problem))
             raise FileUnavailable from None
 
+    async def is_admin(self, chat: int, user: int) -> bool:
+        """Return whether a user administers a group, as far as Telegram says."""
+        with suppress(TelegramError):
+            return chat < 0 and any(
+                member.user.id == user for member in await self.get_chat_administrators(chat)
+            )
+        return False
+
     def problem_text(self, problem: TelegramError) -> str:
         """Return why Telegram cannot be used, as the end of a sentence about Telegram."""
         if isinstance(problem, InvalidToken):
@@ -233,8 +242,9 @@ DELETED_TOPICS: Final = ("topic_deleted", "message thread not found")
 class TelegramSender:
     """Sends parts of messages to chats and topics, and shows the typing status."""
 
-    def __init__(self, client: BotApiClient) -> None:
+    def __init__(self, client: BotApiClient, *, on_moved: Callable[[GroupMoved], object]) -> None:
         self._client = client
+        self._on_moved = on_moved
         self._moved: dict[int, int] = {}
         """New ids of groups that became supergroups."""
 
@@ -258,6 +268,7 @@ class TelegramSender:
             await self._post(version, part)
         except ChatMigrated as moved:
             self._moved[part.place.chat] = moved.new_chat_id
+            self._on_moved(GroupMoved(old=part.place.chat, new=moved.new_chat_id))
             raise Undelivered("the group became a supergroup") from None  # the next attempt goes there
         except Forbidden as problem:
             if part.place.chat > 0:

@@ -85,6 +85,8 @@ def parse_update(update: Update, me: User) -> ParsedUpdate:
     message = update.message or update.edited_message
     if message is not None and message.migrate_to_chat_id is not None:
         return GroupMoved(old=message.chat.id, new=message.migrate_to_chat_id)
+    if message is not None and message.migrate_from_chat_id is not None:
+        return GroupMoved(old=message.migrate_from_chat_id, new=message.chat.id)
     if message is None or message.from_user is None or message.from_user.is_bot:
         return None
     if message.chat.type not in (ChatType.PRIVATE, ChatType.GROUP, ChatType.SUPERGROUP):

@@ -1,0 +1,355 @@
+"""`foveal wrap` and `foveal unwrap`: a coding agent whose requests go through a server.
+
+foveal wrap claude [-- ARGS]      start the agent; nothing is written
+foveal wrap claude --save         write the server's address to the agent's settings file
+foveal unwrap claude              take that back
+
+1. A run uses the server at `--url`, else one of this user at the configured port, else it starts one for the run.
+2. A server that was started ends with the run, also if this process is killed: it ends when its input closes.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from foveal.errors import BadSetting, FovealError
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+    from foveal.cli.wrap.coding_agents import CodingAgent, WrappedServer
+    from foveal.cli.wrap.settings_file import SettingsFile
+
+COMMANDS: Final = ("wrap", "unwrap")
+AGENT_NAMES: Final = ("claude", "codex", "opencode", "aider")
+PROBE_TIMEOUT_S: Final = 5.0
+SERVER_END_TIMEOUT_S: Final = 15.0
+"""How long a started server may take to end after its agent, before it is killed."""
+STARTED_GRACE_S: Final = 5
+"""`server.grace` of a started server."""
+MAX_LOG_BYTES: Final = 10_000_000
+"""A longer log of earlier runs is deleted."""
+
+
+def add_commands(commands: Any) -> None:
+    """Add the commands to the parser."""
+    about = "run a coding agent through a server that keeps its requests inside the window"
+    wrap = commands.add_parser("wrap", help=about, description=about)
+    wrap.add_argument("agent", choices=AGENT_NAMES, help="the program of the agent")
+    wrap.add_argument("arguments", nargs="*", metavar="ARGS", help="arguments of the agent, after `--`")
+    help = (
+        "the server; default: the one of this user at server.port, else a new one for this run. "
+        "FOVEAL_TOKEN is the token for it"
+    )
+    wrap.add_argument("--url", metavar="URL", default="", help=help)
+    help = "write the address to the agent's settings file for all later runs, and do not start the agent"
+    wrap.add_argument("--save", action="store_true", help=help)
+    wrap.add_argument("--yes", action="store_true", help="with --save: do not ask before writing")
+    about = "take back what `foveal wrap --save` has written to the settings of a coding agent"
+    unwrap = commands.add_parser("unwrap", help=about, description=about)
+    unwrap.add_argument("agent", choices=AGENT_NAMES, help="the program of the agent")
+
+
+def wrap(args: Namespace) -> int:
+    """Start the agent and return its exit code, or write its settings."""
+    import os
+
+    from foveal.cli.wrap.coding_agents import AGENTS
+
+    if args.save and args.arguments:
+        raise BadSetting("--save", "with arguments of the agent", "alone: it does not start the agent")
+    agent = AGENTS[args.agent]
+    file = _settings_file(agent, args.agent, os.environ)
+    try:
+        return _save(agent, file, args) if args.save else _run(agent, file, args)
+    except KeyboardInterrupt:  # of a question, or while the server starts
+        return 130
+
+
+def unwrap(args: Namespace) -> int:
+    """Restore the settings files of the agent."""
+    from foveal.cli.wrap.coding_agents import AGENTS
+    from foveal.cli.wrap.settings_file import SettingsFile
+
+    title = AGENTS[args.agent].title
+    files = list(SettingsFile.changed(_records(), args.agent))
+    if not files:
+        print(f"{title} is not wrapped: there is nothing to take back")
+    for file in files:
+        before = file.content
+        with _about(file):
+            restored = file.restore()
+        if restored.is_exact:
+            removed = restored.content is None and before is not None
+            print(f"{file.path} is {'removed' if removed else 'as it was before'}")
+            continue
+        print(f"{file.path} has changed since, so only Foveal's settings were taken back:")
+        _print_diff(file, before, restored.content)
+        for path in restored.changed_by_user:
+            print(f"  {'.'.join(path)} stays: it has another value now")
+    return 0
+
+
+# ── Settings ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _records() -> Path:
+    from foveal.user_paths import state_folder
+
+    return state_folder() / "wrap"
+
+
+def _settings_file(agent: CodingAgent, name: str, environ: Mapping[str, str]) -> SettingsFile:
+    from foveal.cli.wrap.settings_file import SettingsFile
+
+    return SettingsFile(agent.settings_file(environ).absolute(), _records(), name)
+
+
+@contextmanager
+def _about(file: SettingsFile) -> Iterator[None]:
+    """Name the file in the message of an error."""
+    try:
+        yield
+    except FovealError as problem:
+        if str(file.path) in str(problem):
+            raise
+        raise FovealError(f"{file.path}: {problem}") from None
+
+
+def _save(agent: CodingAgent, file: SettingsFile, args: Namespace) -> int:
+    import os
+
+    from foveal.config import load
+
+    url = args.url or f"http://127.0.0.1:{load(project=False).get('server.port')}"
+    server = _reached(url)
+    with _about(file):
+        own_urls = agent.own_urls(file.find)
+        record = file.planned(agent.settings(server, file.find, os.environ))
+    if record.after == file.content and file.record is not None:
+        print(f"{agent.title} goes through {server.url} already: {file.path}")
+        return 0
+    _print_diff(file, file.content, record.after)
+    if not args.yes and not _agrees(f"Write {file.path}? [y/N] "):
+        print("nothing was written")
+        return 1
+    file.write(record, is_secret=bool(server.token) and server.token.encode() in record.after)
+    print(f"{agent.title} goes through {server.url}; `foveal unwrap {args.agent}` takes that back")
+    for variable, upstream in own_urls.items():
+        key = f"server.{variable.partition('_')[0].lower()}_url"
+        print(f"note: it used {upstream} before: the server forwards there with {key}={upstream}")
+    return 0
+
+
+def _agrees(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise FovealError("this needs a yes, and there is no terminal to ask: add --yes")
+    return input(question).strip().lower() in ("y", "yes")
+
+
+def _print_diff(file: SettingsFile, before: bytes | None, after: bytes | None) -> None:
+    """Print what changes in a file, without its secrets."""
+    from difflib import unified_diff
+
+    from foveal.core.redaction import redact
+    from foveal.core.wire.safe_print import visible
+
+    old, new = ((content or b"").decode("utf-8", "replace").splitlines() for content in (before, after))
+    lines = unified_diff(old, new, str(file.path), str(file.path), lineterm="")
+    print(visible(redact.scrub("\n".join(lines))))
+
+
+# ── The server ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _reached(url: str) -> WrappedServer:
+    """Return the server at a URL, with the token of the environment; raises `FovealError` if it cannot be used."""
+    import os
+
+    from foveal.cli.wrap.coding_agents import TOKEN_VARIABLE, WrappedServer
+
+    url = url.rstrip("/").removesuffix("/v1")
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if _get(f"{url}/healthz") not in (200, 503):
+        raise FovealError(f"there is no Foveal server at {url}: start it with `foveal serve`, or set --url")
+    if _get(f"{url}/api/sessions?limit=1", token) in (401, 403):
+        state = "does not accept the token" if token else "needs a token"
+        raise FovealError(
+            f"the server at {url} {state}: set {TOKEN_VARIABLE} (`foveal token create` makes one)"
+        )
+    return WrappedServer(url, token)
+
+
+def _get(url: str, token: str = "") -> int:
+    """Return the status of a response of Foveal; 0 if there is none, or if it is of another program."""
+    from urllib.error import HTTPError
+    from urllib.parse import urlsplit
+    from urllib.request import ProxyHandler, Request, build_opener
+
+    from foveal.web.http_headers import is_loopback
+
+    try:
+        handlers = [ProxyHandler({})] if is_loopback(urlsplit(url).hostname or "") else []
+        request = Request(url, headers={"X-Foveal-Token": token} if token else {})
+        with build_opener(*handlers).open(request, timeout=PROBE_TIMEOUT_S) as response:
+            status, body = response.status, response.read(4_096)
+    except HTTPError as refused:
+        status, body = refused.code, refused.read(4_096)
+    except (OSError, ValueError):
+        return 0
+    return status if not url.endswith("/healthz") or b'"sessions_open"' in body else 0
+
+
+@contextmanager
+def _server(agent: CodingAgent, file: SettingsFile, args: Namespace) -> Iterator[WrappedServer]:
+    """Yield the server for a run."""
+    from foveal.config import load
+    from foveal.core.wire.safe_print import visible
+
+    port = load(project=False).get("server.port")
+    url = args.url or f"http://127.0.0.1:{port}"
+    with _about(file):
+        own_urls = agent.own_urls(file.find)
+    if args.url or (_is_of_this_user(port) and _get(f"{url}/healthz") == 200):
+        server = _reached(url)
+        for upstream in own_urls.values():
+            text = (
+                f"foveal: {agent.title} is set to {upstream}; the server at {server.url} has its own upstream"
+            )
+            print(visible(text), file=sys.stderr)
+        yield server
+        return
+    with _started(args.agent, own_urls, url) as started:
+        yield _reached(started)
+
+
+def _is_of_this_user(port: int) -> bool:
+    """Return whether a process of this user or of root listens on a loopback port, as far as Linux says so.
+
+    Another user of the machine could listen there, and would be sent the keys of this one."""
+    import os
+
+    try:
+        lines = Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]
+    except OSError:
+        return False
+    listening = (fields for line in lines if (fields := line.split())[3] == "0A")
+    owners = {int(fields[7]) for fields in listening if int(fields[1].partition(":")[2], 16) == port}
+    return bool(owners) and owners <= {os.getuid(), 0}
+
+
+@contextmanager
+def _started(name: str, own_urls: Mapping[str, str], default_url: str) -> Iterator[str]:
+    """Start a server, yield its URL, and end it. Its log goes to a file, because the agent has the terminal."""
+    import os
+    from subprocess import PIPE, Popen
+
+    environ = {**os.environ, **own_urls}
+    for variable in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
+        if environ.get(variable, "").startswith(default_url):  # the address of a server that does not run
+            del environ[variable]
+    records = _records()
+    records.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = records / f"{name}.log"
+    if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
+        log.unlink()
+    command = [
+        sys.executable,
+        "-m",
+        "foveal.cli",
+        "serve",
+        "--attached",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+    ]
+    command += ["--set", f"server.grace={STARTED_GRACE_S}"]
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as written:
+        begin = written.tell()
+        # In a session of its own: Ctrl-C is for the agent.
+        server = Popen(command, stdin=PIPE, stdout=PIPE, stderr=written, env=environ, start_new_session=True)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        url = server.stdout.readline().decode().strip()
+        if not url:
+            raise FovealError(f"the server did not start: {_last_line(log, begin)}")
+        yield url
+        if server.poll() is not None:
+            print(f"foveal: the server ended before the agent: {log} says why", file=sys.stderr)
+    finally:
+        _end(server)
+
+
+def _last_line(log: Path, begin: int) -> str:
+    lines = log.read_bytes()[begin:].decode("utf-8", "replace").splitlines()
+    return lines[-1].removeprefix("foveal: ") if lines else f"see {log}"
+
+
+def _end(server: Popen[bytes]) -> None:
+    from subprocess import TimeoutExpired
+
+    for pipe in (server.stdin, server.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        server.wait(SERVER_END_TIMEOUT_S)
+    except TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+# ── The agent ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _run(agent: CodingAgent, file: SettingsFile, args: Namespace) -> int:
+    import os
+    import shutil
+
+    program = shutil.which(agent.program)
+    if program is None:
+        raise FovealError(f"{agent.program} is not installed: there is no such program in PATH")
+    with _server(agent, file, args) as server:
+        with _about(file):
+            run = agent.started(server, args.arguments, file.find, os.environ)
+        environ = {**os.environ, **run.environment}
+        if any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in environ):
+            for name in ("NO_PROXY", "no_proxy"):
+                environ[name] = ",".join(filter(None, [environ.get(name), "127.0.0.1,localhost"]))
+        return _run_in_foreground([program, *run.arguments], environ)
+
+
+def _run_in_foreground(command: list[str], environ: Mapping[str, str]) -> int:
+    """Run a program with this terminal and return its exit code. Signals are for the program."""
+    import signal
+    from subprocess import Popen
+
+    started: list[Popen[bytes]] = []
+    received: list[int] = []
+
+    def forward(number: int, _: object) -> None:
+        received.append(number)
+        for process in started:
+            process.send_signal(number)
+
+    # The terminal sends SIGINT and SIGQUIT to the program too. Handlers, because a program inherits SIG_IGN, and
+    # before the start, because the first signal can come right after it.
+    handlers: dict[signal.Signals, Any] = dict.fromkeys((signal.SIGINT, signal.SIGQUIT), lambda *_: None)
+    handlers |= dict.fromkeys((signal.SIGTERM, signal.SIGHUP), forward)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        with Popen(command, env=environ) as process:
+            started.append(process)
+            for number in received:
+                process.send_signal(number)
+            code = process.wait()
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+    return code if code >= 0 else 128 - code

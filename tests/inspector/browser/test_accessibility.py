@@ -1,0 +1,64 @@
+"""axe-core finds nothing on any page of the inspector, in either theme."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.chromium import Chromium
+from support.inspected_pages import InspectedPage
+from support.inspected_server import InspectedServer
+
+pytest.importorskip("axe_playwright_python", reason="pip install 'foveal[test]'")
+
+TITLE = "Orders are shipped twice"
+PANELS = 9
+RUN = """
+async () => {
+  const found = await axe.run(document, { resultTypes: ["violations"] });
+  return found.violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html.slice(0, 160)}`));
+}
+"""
+
+
+def violations(page: Any) -> list[str]:
+    """Return what axe-core finds on a page."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text("utf-8"))
+    found: list[str] = page.evaluate(RUN)
+    return found
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_page(
+    chromium: Chromium, shop: InspectedServer, tmp_path: Path, theme: str
+) -> None:
+    key = shop.keys()[TITLE]
+    exported = tmp_path / "session.html"
+    exported.write_bytes(shop.client().get("/inspect/api/export", params={"id": key}).content)
+    with chromium.page(color_scheme=theme) as watched:
+        page, found = watched.page, dict[str, list[str]]()
+        page.goto(f"{shop.address}/inspect/")
+        found["login"] = violations(page)
+        inspected = InspectedPage(watched, shop)
+        inspected.open()
+        found["overview"] = violations(page)
+        page.goto(f"{shop.address}/inspect/memory")
+        found["memory"] = violations(page)
+        page.goto(f"{shop.address}/inspect/session?id=none")
+        found["error"] = violations(page)
+        inspected.open(TITLE, "#e93&panel=happened")
+        for number in range(1, PANELS + 1):
+            page.keyboard.press(str(number))
+            page.locator(f".panel-tabs [aria-selected=true]:nth-child({number})").wait_for()
+            found[f"panel {number}"] = violations(page)
+        page.keyboard.press("?")
+        page.locator("dialog.help").wait_for()
+        found["help"] = violations(page)
+        page.goto(exported.as_uri())
+        page.locator(".happened-lines a").first.wait_for()
+        found["exported file"] = violations(page)
+        assert {name: list(set(lines)) for name, lines in found.items() if lines} == {}
