@@ -28,7 +28,7 @@ class ThinkingUpstream:
         """Requests that were refused because of the field `block_binding`."""
         self.replies = 0
         self.bodies: list[Json] = []
-        """The requests that were answered."""
+        """The answered requests of clients. Foveal's own requests for a summary ask for no thinking."""
 
     def __call__(self, seen: ReceivedRequest, number: int) -> Iterator[Piece]:
         body: Json = json.loads(seen.body)
@@ -58,7 +58,8 @@ class ThinkingUpstream:
         }
         reply = {"role": "assistant", "content": [thought, call]}
         self.check.remember("anthropic", body["messages"], [reply], **beside)
-        self.bodies.append(body)
+        if "thinking" in body:
+            self.bodies.append(body)
         usage = {"input_tokens": len(seen.body) // 4, "output_tokens": 5}
         whole = {
             "type": "message",
