@@ -38,7 +38,6 @@ from foveal.core.tokens.counter import Estimate
 from foveal.core.view import line_index
 from foveal.core.view.fold import effective_events, fold
 from foveal.core.view.line_index import indexed_lines
-from foveal.core.view.text_facts import strip_line_number
 from foveal.core.view.view import View
 from foveal.core.wire.request_text import RequestReader
 from foveal.replay.cache_cost import DEFAULT_PRICES, PromptCache
@@ -172,9 +171,9 @@ def references_in(view: View) -> list[tuple[str, set[str]]]:
                 place = view.find(seq)
                 assert place is not None, "the source is gone"
                 texts = place[1].verbatim_texts()
-                there |= {strip_line_number(line) for text in texts for line in text.split("\n")}
-            kept = set(map(strip_line_number, overlay.text.split("\n")))
-            left_out = set(map(strip_line_number, text_of(shown.fact.content).split("\n"))) - kept
+                there |= {line.strip() for text in texts for line in text.split("\n")}
+            kept = set(map(str.strip, overlay.text.split("\n")))
+            left_out = set(map(str.strip, text_of(shown.fact.content).split("\n"))) - kept
             found.extend((line, there) for line in left_out)
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 
 import pytest
@@ -14,11 +13,10 @@ from foveal.core.view.text_facts import (
     count_names,
     distinct_names,
     find_names,
+    listing_separator,
     string_values,
     strip_line_number,
 )
-
-LINES = st.text(alphabet="0123456789²٣\t :|- abc", max_size=30)
 
 
 def test_names_of_a_long_text_are_found_across_its_blocks() -> None:
@@ -33,11 +31,43 @@ def test_names_are_counted_as_they_are_found(texts: list[str]) -> None:
     assert list(count_names(texts).items()) == list(expected.items())
 
 
-@given(LINES)
-def test_a_line_number_is_stripped_with_what_separates_it(line: str) -> None:
-    bare = line.strip()
-    is_numbered = bare[:1].isdigit()
-    assert strip_line_number(line) == (re.sub(r"\d+[\t:|-]\s*", "", bare, count=1) if is_numbered else bare)
+LISTINGS = {
+    "     1\tdef add(a, b):\n     2\t    return a + b\n     3\t\n     4\tadd(1, 2)": "\t",
+    "1→import os\n2→\n3→print(os.name)": "→",
+    "$ nl -ba x\n9|a\n10|\n11|b": "|",
+    "41: class A:\n42:   x = 1\n43: y = 2": ":",
+    "     7\tif a:\n     8\t\treturn\n     9\tb()": "\t",
+}
+DATA = (
+    "83.564\t117.611\n84.564\t117.2\n85.1\t3",
+    "2026-11-22\tEMEA\n2026-11-23\tAPAC\n2026-11-24\tEMEA",
+    "10.0.0.52\t46\n10.0.0.53\t46\n10.0.0.54\t46",
+    "10:30: stand-up\n11:30: lunch\n12:30: review",
+    "4711: customer-855 owes EUR 3467.11\n4712: customer-9 owes EUR 1\n4713: customer-8 owes EUR 2",
+    "1\tAda\t12.5\n2\t\t13.5\n3\tBob\t14.5",
+    "030-1164826 customer\n031-1164827 customer\n032-1164828 customer",
+    "7:\n7:\n7:",
+    "²\ta\n1\t b\nx",
+    "",
+)
+
+
+@pytest.mark.parametrize(("text", "separator"), [*LISTINGS.items(), *((text, "") for text in DATA)])
+def test_a_listing_is_told_from_data_with_numbers(text: str, separator: str) -> None:
+    assert listing_separator(text.split("\n")) == separator
+
+
+def test_only_the_number_of_a_listing_is_stripped() -> None:
+    lines = ("  12\t  x = 1\t2", "12", "12:x", " x\t1", "a12\tb", "-1\tb")
+    assert [strip_line_number(line, "\t") for line in lines] == [
+        "x = 1\t2",
+        "",
+        "12:x",
+        "x\t1",
+        "a12\tb",
+        "-1\tb",
+    ]
+    assert [strip_line_number(line, "") for line in lines] == [line.strip() for line in lines]
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,9 @@ def test_no_reduced_request_is_refused(tmp_path: Path) -> None:
             client.ask(words=150)
         assert client.reduced != "none"
         assert upstream.refused == []
-        assert any(thoughts(body["messages"]) for body in upstream.bodies[-5:])  # a cut may be in the last one
+        assert any(
+            thoughts(body["messages"]) for body in upstream.bodies[-5:]
+        )  # a cut may be in the last one
         illegal = [e for e in client.proxy.service_events if isinstance(e, IllegalRequestMade)]
         assert illegal == []
 

@@ -25,11 +25,12 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, filterfalse, islice, pairwise, takewhile
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from foveal.core.reduction.important_lines import ITEM, find_important_lines
-from foveal.core.view.text_facts import strip_line_number
+from foveal.core.view.text_facts import listing_separator, strip_line_number
 from foveal.core.wire.safe_print import readable
 
 _MIN_PROSE_CHARS: Final = 200
@@ -517,12 +518,13 @@ _DEFINITION: Final = re.compile(
 
 def code_digest(text: TextLines) -> Iterable[str] | None:
     """Return the definitions of code; of code without any, its first lines."""
-    sample = [strip_line_number(line) for line in text.lines[:MAX_SAMPLE_LINES]]
+    bare = partial(strip_line_number, separator=listing_separator(text.lines))
+    sample = [bare(line) for line in text.lines[:MAX_SAMPLE_LINES]]
     if len(sample) < 3 or sum(map(_is_code, sample)) < _CODE_SHARE * len(sample):
         return None
-    defined = filter(_DEFINITION.match, map(strip_line_number, text.lines))
+    defined = filter(_DEFINITION.match, map(bare, text.lines))
     first = next(defined, None)
-    lines = map(strip_line_number, text.lines) if first is None else chain([first], defined)
+    lines = map(bare, text.lines) if first is None else chain([first], defined)
     return packed((cut(line, MAX_VALUE_CHARS) for line in lines), "; ")
 
 

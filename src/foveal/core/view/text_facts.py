@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -49,7 +49,12 @@ _FAILURE_EDGE_CHARS: Final = 2_000
 """Characters at each end of a result that are searched for its outcome."""
 _BLOCK_CHARS: Final = 4_000
 """Characters that are searched for names at once, up to the end of a line."""
-_LINE_NUMBER: Final = re.compile(r"\d+[\t:|-]\s*")
+_NUMBERED_LINE: Final = re.compile(r"\s*(\d{1,7})(?:([\t→|:])(.*)|\s*)", re.DOTALL)
+_MAX_LISTING_LINES: Final = 60
+"""Lines at the beginning of a text that show whether it is a numbered listing."""
+_MIN_LISTING_RUN: Final = {"\t": 2, "→": 2, "|": 3, ":": 3}
+"""Lines in a row, for each separator, whose numbers go up by one."""
+_NUMBER_STARTS: Final = frozenset("0123456789 \t")
 
 
 def find_names(text: str) -> Iterator[str]:
@@ -150,16 +155,40 @@ def _has_failure(text: str) -> bool:
     return " failed" in text and _FAILED_TESTS.search(text) is not None
 
 
-def strip_line_number(line: str) -> str:
-    """Return a line without surrounding blanks and without the number that a listing puts in front of it."""
+def listing_separator(lines: Iterable[str]) -> str:
+    """Return what separates number and text in a numbered listing (`cat -n`, file tools), "" for another text.
+
+    Numbers that go up by one are no proof: rows of data have ids, too. A listing of a file also has lines that are
+    empty or indented behind their number."""
+    last, separator, run, is_file = -1, "", 0, False
+    for line in islice(lines, _MAX_LISTING_LINES):
+        found = _NUMBERED_LINE.fullmatch(line) if line[:1] in _NUMBER_STARTS else None
+        if found is None or (found[2] == "\t" and "\t" in found[3].strip("\t")):  # the row of a table
+            last, separator, run, is_file = -1, "", 0, False
+            continue
+        number, mark, rest = int(found[1]), found[2] or "", found[3] or ""
+        if number != last + 1 or (mark and separator and mark != separator):
+            separator, run, is_file = "", 0, False
+        last, separator, run = number, mark or separator, run + 1
+        is_file = is_file or not rest.strip() or _is_indented(rest, mark)
+        if separator and is_file and run >= _MIN_LISTING_RUN[separator]:
+            return separator
+    return ""
+
+
+def _is_indented(rest: str, mark: str) -> bool:
+    return rest.startswith("  ") if mark in "|:" else rest[0] in " \t"
+
+
+def strip_line_number(line: str, separator: str) -> str:
+    """Return a line without surrounding blanks and without the number that a listing with that separator puts in
+    front of it."""
     line = line.strip()
-    if not line[:1].isdigit():
-        return line
-    number, tab, rest = line.partition("\t")
-    if tab and number.isdecimal():  # the most frequent form, several times as fast as the expression
-        return rest.lstrip()
-    found = _LINE_NUMBER.search(line)
-    return line[: found.start()] + line[found.end() :] if found else line
+    if separator and line[:1].isdigit():
+        number, mark, rest = line.partition(separator)
+        if number.isdecimal():
+            return rest.lstrip() if mark else ""
+    return line
 
 
 def parse_json(text: str) -> object:

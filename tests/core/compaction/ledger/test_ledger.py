@@ -43,7 +43,7 @@ from foveal.core.log import (
 )
 from foveal.core.tokens import Estimate
 from foveal.core.tokens.counter import counter
-from foveal.core.view.text_facts import distinct_names, find_names, strip_line_number
+from foveal.core.view.text_facts import distinct_names, find_names, listing_separator, strip_line_number
 from foveal.core.wire import wire_for
 from support.histories import ScriptedHistory, scripted_histories
 
@@ -1135,17 +1135,37 @@ LINE_STARTS: Final = (
 )
 
 
-@given(st.lists(st.tuples(st.sampled_from(LINE_STARTS), st.text("ab 1\t:-", min_size=15, max_size=40))))
-def test_quoted_lines_are_without_numbers_and_marks(lines: list[tuple[str, str]]) -> None:
-    text = "\n".join(start + rest for start, rest in lines)
+@given(
+    st.lists(st.tuples(st.sampled_from(LINE_STARTS), st.text("ab 1\t:-", min_size=15, max_size=40))),
+    st.sampled_from(["", "@@ -1 +1 @@\n", "1\ta\n2\t  b\n3\tc\n"]),
+)
+def test_quoted_lines_are_without_the_numbers_of_listings_and_the_marks_of_diffs(
+    lines: list[tuple[str, str]], head: str
+) -> None:
+    text = head + "\n".join(start + rest for start, rest in lines)
+    separator = listing_separator(text.split("\n"))
     expected = []
     for line in map(str.strip, text.split("\n")):
-        if len(line) >= 24 and line[0] in "0123456789+-":
-            line = strip_line_number(line)
+        if len(line) >= 24 and (head or separator):
+            line = strip_line_number(line, separator)
             line = line[2:].lstrip() if line.startswith(("+ ", "- ")) else line
         expected += [line] if len(line) >= 24 else []
     assert quotable_lines(text) == expected
     assert list(first_quotable_lines(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "83.564\t117.611\t104.859",
+        "2026-11-22\tEMEA\t14,200 EUR",
+        "4711: customer-855 owes EUR 3467.11",
+        "- 12.50 EUR refunded",
+    ],
+)
+def test_a_record_quotes_data_as_it_is(row: str) -> None:
+    rows = [f"{row} of order {number}" for number in range(30)]
+    assert quotable_lines("\n".join(rows)) == rows
 
 
 def test_the_lines_of_a_long_text_are_quoted_in_their_order() -> None:

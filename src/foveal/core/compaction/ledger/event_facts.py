@@ -20,7 +20,7 @@ import re
 from array import array
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice, zip_longest
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -43,6 +43,7 @@ from foveal.core.reduction.placeholder import call_subject
 from foveal.core.view.text_facts import (
     distinct_names,
     exit_status,
+    listing_separator,
     reports_failure,
     string_values,
     strip_line_number,
@@ -61,6 +62,9 @@ _MAX_SUBJECT_CHARS: Final = 500
 """Characters of a command that name a call."""
 _FILE_WRITTEN: Final = re.compile(r"(?:(?:cat|tee)\b[^\n;&|]*<<…[^\n]*(?:\n+|\Z))+")
 """Files that a command writes before it runs something: they are listed with the files."""
+_MAX_LISTING_CHARS: Final = 8_000
+"""Characters at the beginning of a text that show whether it is a numbered listing."""
+_DIFF_SIGNS: Final = ("@@", "*** Begin Patch")
 _DIFF_MARKS: Final = ("+ ", "- ")
 _MARKED_STARTS: Final = frozenset("0123456789+-")
 _IMPORT_STARTS: Final = ("import", "from", "use", "using", "#include", "require", "package")
@@ -222,32 +226,49 @@ def quotable_text(event: Event) -> str:
 
 
 def quotable_lines(text: str) -> list[str]:
-    """Return the lines that are long enough, without blanks around them, line numbers and marks of a diff."""
+    """Return the lines that are long enough, without blanks around them, and without the numbers of a listing and
+    the marks of a diff. Numbers of other texts are data and stay."""
+    return _lines_with(text, _marks_of(text))
+
+
+def first_quotable_lines(text: str) -> Iterator[str]:
+    """Yield the same lines. If only the first ones are needed, only a part of the text is read."""
+    marks = _marks_of(text)
+    start, end = 0, len(text)
+    while start < end:
+        stop = text.find("\n", start + _BLOCK_CHARS)
+        stop = end if stop < 0 else stop
+        yield from _lines_with(text[start:stop], marks)
+        start = stop
+
+
+class _LineMarks(NamedTuple):
+    """What stands in front of the lines of a text and is not part of them."""
+
+    separator: str
+    """Of the numbers of a listing, or ""."""
+    is_diff: bool
+
+
+def _marks_of(text: str) -> _LineMarks:
+    separator = listing_separator(text[:_MAX_LISTING_CHARS].split("\n"))
+    return _LineMarks(separator, is_diff=bool(separator) or any(map(text.__contains__, _DIFF_SIGNS)))
+
+
+def _lines_with(text: str, marks: _LineMarks) -> list[str]:
     lines = [line for line in map(str.strip, text.split("\n")) if len(line) >= MIN_LEDGER_LINE_CHARS]
-    if _MARKED_STARTS.isdisjoint({line[0] for line in lines}):
+    if not marks.is_diff or _MARKED_STARTS.isdisjoint({line[0] for line in lines}):
         return lines
     bare: list[str] = []
     for line in lines:
         if line[0] in _MARKED_STARTS:
-            # Most of these lines are those of a numbered listing: a call for each would take longer than the rest.
-            number, tab, rest = line.partition("\t")
-            line = rest.lstrip() if tab and number.isdecimal() else strip_line_number(line)
+            line = strip_line_number(line, marks.separator)
             if line.startswith(_DIFF_MARKS):
                 line = line[2:].lstrip()
             if len(line) < MIN_LEDGER_LINE_CHARS:
                 continue
         bare.append(line)
     return bare
-
-
-def first_quotable_lines(text: str) -> Iterator[str]:
-    """Yield the same lines. If only the first ones are needed, only a part of the text is read."""
-    start, end = 0, len(text)
-    while start < end:
-        stop = text.find("\n", start + _BLOCK_CHARS)
-        stop = end if stop < 0 else stop
-        yield from quotable_lines(text[start:stop])
-        start = stop
 
 
 def _ends(text: str) -> str:
