@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from foveal.cli.token_command import TOKEN_ROLE_NAMES
 from foveal.core.log import Event, Used
 from foveal.server.auth_tokens import TOKEN_ROLES
 from foveal.server.daily_usage import DailyUsage
+from foveal.server.pairing import Pairing
 from support.serve_process import serving
 from support.service_databases import open_database
 
@@ -66,6 +68,22 @@ def test_tokens_and_reads_of_the_trail_are_recorded(run: Run) -> None:
     assert rows(run, "--action", "erase") == []
     assert rows(run, "--since", "1d", "--until", "2000-01-01") == []
     assert len(rows(run, "--since", "1d")) > 4
+
+
+def test_access_to_a_bot_is_recorded_as_it_is_given_and_taken(run: Run, folder: Path) -> None:
+    code = run("pair", "telegram").split("/pair ")[1].split()[0]
+
+    async def claim() -> bool:
+        async with open_database(folder) as database:
+            return await Pairing(database).claim("telegram", code, 7, now=time.time())
+
+    assert asyncio.run(claim())
+    run("pair", "telegram", "--forget", "8", code=1)
+    run("pair", "telegram", "--forget", "7")
+    acts = "pairing:telegram code created", "pairing:telegram removed"
+    assert [(row["actor"], row["action"], row["tenant"], row["object"]) for row in rows(run)] == [
+        ("command line", "token", "telegram", act) for act in acts
+    ]
 
 
 def test_a_token_of_another_role_belongs_to_no_tenant(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foveal.core.wire.safe_print import one_line
 
 if TYPE_CHECKING:
+    from foveal.server.audit import AuditTrail
     from foveal.server.pairing import ChatPlatform, Pairing
 
 COMMANDS: Final = ("pair",)
@@ -53,16 +54,18 @@ def _user(text: str) -> int:
 async def pair(args: Namespace) -> int:
     """Print a code, list the paired users or remove one, and return the exit code."""
     from foveal.config import load
+    from foveal.server.audit import AuditTrail
     from foveal.server.pairing import CODE_TTL_S, Pairing
     from foveal.server.storage import open_service_database
 
     async with open_service_database(load(project=False), os.environ, folder=args.folder) as database:
-        pairing = Pairing(database)
+        pairing, audit = Pairing(database), AuditTrail(database, clock=time.time)
         if args.list:
             return await _print_users(pairing, args.platform)
         if args.forget is not None:
-            return await _remove_user(pairing, args)
+            return await _remove_user(pairing, audit, args)
         code = await pairing.create_code(args.platform, now=time.time())
+        await audit.record("token", f"pairing:{args.platform} code created", tenant=args.platform)
     print(f"Send this to the bot on {args.platform.capitalize()} within {CODE_TTL_S / 60:.0f} minutes:\n")
     print(f"    /pair {code}\n")
     print("The user who sends it first has access from then on; the code works once.")
@@ -78,9 +81,10 @@ async def _print_users(pairing: Pairing, platform: ChatPlatform) -> int:
     return 0
 
 
-async def _remove_user(pairing: Pairing, args: Namespace) -> int:
+async def _remove_user(pairing: Pairing, audit: AuditTrail, args: Namespace) -> int:
     user, bot = args.forget, f"the bot on {args.platform.capitalize()}"
     if await pairing.unpair(args.platform, user):
+        await audit.record("token", f"pairing:{args.platform} removed", tenant=args.platform)
         print(f"{user} no longer has access to {bot}")
         return 0
     folder = f" --folder {shlex.quote(str(args.folder))}" if args.folder else ""

@@ -40,6 +40,8 @@ COMMAND_LINE: Final = "command line"
 """Actor of what a command of this machine did."""
 RETENTION: Final = "retention"
 """Actor of erasures because a session was not used for a configured time."""
+PAIRING_CODE: Final = "pairing code"
+"""Actor of the login of a user who sent a code to a bot."""
 WITHOUT_TOKEN: Final = "no token"
 """Actor of a request to a server that needs no token."""
 REPEAT_INTERVAL_S: Final = 60.0
@@ -79,8 +81,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     """"" for what concerns the server as a whole."""
     actor: str
-    """The id of a token, `command line`, `retention`, or `no token` on a server without tokens; "" for a refused
-    login."""
+    """The id of a token, `command line`, `retention`, `pairing code` for a user of a bot, or `no token` on a server
+    without tokens; "" for a refused login."""
     action: str
     object: str
     """Such as `session:demo` or `token:3f2a9c01 created, role admin`; of a user, a digest; "" for a list."""

@@ -30,6 +30,7 @@ from foveal.server import (
     chat_session_id,
     find_place,
 )
+from foveal.server.audit import AuditFilter
 from foveal.server.gateways import texts
 from foveal.server.gateways.chat_commands import find_reduction, reduction_notes
 from foveal.server.gateways.chat_sessions import ChatSessions
@@ -321,6 +322,8 @@ async def test_a_code_pairs_one_user_permanently(tmp_path: Path) -> None:
         assert (await send(chats, "/pair WRONGONE", user=7)).text == texts.NOT_PAIRED
         assert (await send(chats, f"/pair {code}", user=7)).text == texts.PAIRED
         assert (await send(chats, f"/pair {code}", user=8)).text == texts.NOT_PAIRED
+        (login,) = await service.runtime.audit.page(AuditFilter(user="7"), limit=9)
+        assert (login.actor, login.action, login.tenant) == ("pairing code", "login", "telegram")
         assert (await send(chats, "Hello.", user=7, chat=7)).text == "Hello."
         assert (await send(open_chats(service, platform="discord"), "x", user=7)).text == texts.no_access(
             "discord", 7

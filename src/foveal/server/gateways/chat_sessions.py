@@ -106,7 +106,9 @@ class ChatSessions:
         self._service = service
         self._tenant = service.tenant(platform)
         self._chats = Chats(service.runtime.database)
-        self._access = AccessControl(pairing, platform=platform, allowed=tuple(allowed))
+        self._access = AccessControl(
+            pairing, service.runtime.audit, platform=platform, allowed=tuple(allowed)
+        )
         self.questions: ToolQuestions = ToolQuestions(
             service.runtime, self._chats, self._access, platform=platform, asks_admins=asks_admins
         )

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from foveal.server.audit import PAIRING_CODE, AuditTrail
 from foveal.server.chat_records import ChatPlace
 from foveal.server.gateways import texts
 from foveal.server.pairing import ChatPlatform, Pairing
@@ -24,8 +25,11 @@ MAX_UNKNOWN_USER_REPLIES_PER_MINUTE: Final = 6
 class AccessControl:
     """Decides which users of one chat app have access, and pairs new ones."""
 
-    def __init__(self, pairing: Pairing, *, platform: ChatPlatform, allowed: Collection[int]) -> None:
+    def __init__(
+        self, pairing: Pairing, audit: AuditTrail, *, platform: ChatPlatform, allowed: Collection[int]
+    ) -> None:
         self._pairing = pairing
+        self._audit = audit
         self._platform = platform
         self._allowed = frozenset(allowed)
         self._listed = tuple(allowed)
@@ -53,8 +57,10 @@ class AccessControl:
             return texts.no_access(self._platform, user)
         if seconds := await self._pairing.retry_after(self._platform, user, now=now):
             return texts.locked_out(self._platform, user, seconds=seconds)
-        claimed = await self._pairing.claim(self._platform, code, user, now=now)
-        return texts.PAIRED if claimed else texts.NOT_PAIRED
+        if not await self._pairing.claim(self._platform, code, user, now=now):
+            return texts.NOT_PAIRED
+        await self._audit.record("login", f"user:{user}", tenant=self._platform, actor=PAIRING_CODE)
+        return texts.PAIRED
 
 
 EDITS: Final = "edits of earlier messages"
