@@ -103,12 +103,6 @@ class Terminal:
         self._process.wait()
         os.close(self._file)
 
-    def hang_up(self) -> int:
-        """Close the terminal, as a user closes a window, and return the exit code of the program."""
-        os.close(self._file)
-        self._file = os.open(os.devnull, os.O_RDWR)
-        return self._process.wait(DEADLINE_S)
-
     # ── input ───────────────────────────────────────────────────────────────────────────────────────
 
     def type(self, text: str) -> None:

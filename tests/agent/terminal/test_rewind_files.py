@@ -213,8 +213,8 @@ KILLED = "rm -f a.txt; echo x > .envrc; touch ready; sleep 500"
 SANDBOX = {"FOVEAL_TOOLS_SANDBOX": "auto"}
 
 
-def end_during(project: ChatProject, *, background: bool, is_killed: bool = True) -> None:
-    """Kill a chat, or close its terminal, while a command runs that has deleted a file and made a protected one."""
+def kill_during(project: ChatProject, number: int, *, background: bool) -> None:
+    """Kill a chat while a command runs that has deleted a file and made a protected one."""
     project.script([("run", {"command": KILLED, "background": background})], "Started.", "Again.")
     with project.terminal("--session", "s", env=SANDBOX) as terminal:
         terminal.see("ctx ")
@@ -223,26 +223,20 @@ def end_during(project: ChatProject, *, background: bool, is_killed: bool = True
         while not (project.folder / "ready").exists():
             assert time.monotonic() < until
             time.sleep(0.02)
-        if is_killed:
-            os.kill(terminal.pid, signal.SIGKILL)
-            terminal.ended()
-        else:
-            terminal.hang_up()
+        os.kill(terminal.pid, number)
+        terminal.ended()
 
 
 @needs_sandbox
 @pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_a_chat_that_is_killed_or_closed_loses_no_record(
-    project: ChatProject, *, background: bool, is_killed: bool
-) -> None:
-    end_during(project, background=background, is_killed=is_killed)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_a_killed_chat_loses_no_record(project: ChatProject, number: int, *, background: bool) -> None:
+    kill_during(project, number, background=background)
     with project.terminal("--session", "s", columns=120, env=SANDBOX) as terminal:
         terminal.see("ctx ")
-        if is_killed:
-            seen = terminal.see(".envrc is new since then and protected: it is .envrc.set-aside now")
-            assert "a chat was killed while this ran: rm -f a.txt; echo x > .envrc" in seen
-            assert "changed since then: a.txt, " in seen
+        seen = terminal.see(".envrc is new since then and protected: it is .envrc.set-aside now")
+        assert "a chat was killed while this ran: rm -f a.txt; echo x > .envrc" in seen
+        assert "changed since then: a.txt, " in seen
         terminal.enter("/rewind")
         terminal.see("type to search")
         terminal.type(ENTER)
@@ -260,7 +254,7 @@ def test_a_chat_that_is_killed_or_closed_loses_no_record(
 def test_another_session_sets_aside_and_keeps_the_record_for_the_killed_one(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end_during(project, background=False)
+    kill_during(project, signal.SIGKILL, background=False)
 
     async def other(chat: InProcessChat) -> None:
         assert "/rewind in session s restores what it was" in chat.err.getvalue()

@@ -133,17 +133,6 @@ def test_a_running_command_is_shown_and_ctrl_c_ends_it_and_keeps_its_output(proj
     assert "never" not in output
 
 
-def test_a_closed_terminal_ends_the_turn_and_keeps_what_its_command_printed(project: ChatProject) -> None:
-    project.script([("run", {"command": "echo first; exec sleep 60"})], "Not reached.")
-    with project.terminal("--session", "s", "--yes") as terminal:
-        terminal.see("ctx ")
-        terminal.enter("go")
-        terminal.see("│ first")
-        assert terminal.hang_up() == 0
-    (output,) = results(project)
-    assert output.startswith("first\n")
-
-
 def test_the_doctor_names_the_sandbox_or_says_why_there_is_none(project: ChatProject) -> None:
     def sandbox_line(**env: str) -> str:
         done = project.run_piped("doctor", env=env)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shlex
 import shutil
-import signal
 import sys
 import time
 from contextlib import AsyncExitStack, suppress
@@ -69,10 +68,8 @@ class InteractiveChat:
         refreshing = asyncio.create_task(self._refresh())
         chatting = asyncio.create_task(self._chat())
         chatting.add_done_callback(lambda _: self._exit())
-        if sys.platform != "win32":
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         try:
-            with suppress(EOFError, KeyboardInterrupt, OSError):  # the terminal was closed
+            with suppress(EOFError, KeyboardInterrupt):  # the terminal was closed
                 await self.screen.app.run_async(set_exception_handler=False)
         finally:
             refreshing.cancel()
@@ -85,12 +82,6 @@ class InteractiveChat:
         with suppress(asyncio.CancelledError):
             return await chatting
         return 0
-
-    def _hang_up(self) -> None:
-        """Leave because the terminal was closed: a running turn is cancelled and recorded. A second signal ends the
-        process at once."""
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
-        self._exit()
 
     def _exit(self) -> None:
         if self.screen.app.is_running:
