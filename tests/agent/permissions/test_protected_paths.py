@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -162,3 +165,52 @@ def test_new_protected_files_are_renamed_and_links_are_made_again(tmp_path: Path
     assert (tmp_path / "a/b").stat().st_mode & 0o777 == 0o555
     assert before.set_new_aside() == []
     (tmp_path / "a/b").chmod(0o755)
+
+
+def test_what_is_set_aside_lies_in_the_folder_whatever_a_running_command_exchanges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, home = tmp_path / "work", tmp_path / "home"
+    (root / "sub").mkdir(parents=True)
+    (home / ".ssh").mkdir(parents=True)
+    (root / ".vscode").symlink_to("shared")
+    (root / "a").mkdir()
+    (root / "a/CLAUDE.md").symlink_to("../NOTES.md")
+    before = ProtectedFiles(root)
+    for name in ("sub/.ssh", ".idea"):
+        (root / name).mkdir()
+    (root / "a/CLAUDE.md").unlink()
+    rename, paths = os.rename, iter(["sub", "a"])
+
+    def exchange_and_rename(*args: Any, **how: Any) -> None:
+        for name in paths:
+            rename(root / name, root / f"old-{name}")
+            (root / name).symlink_to(home)
+        (root / ".idea").rmdir()
+        rename(*args, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", exchange_and_rename)
+        assert before.set_new_aside() == []
+    assert [path.name for path in home.iterdir()] == [".ssh"]
+    assert before.set_new_aside() == [("old-sub/.ssh", "old-sub/.ssh.set-aside")]
+
+
+def test_a_folder_that_became_unreadable_is_set_aside() -> None:
+    user = os.geteuid()
+    with TemporaryDirectory(prefix="foveal-test-") as folder:
+        root = Path(folder)
+        os.chown(root, user or 65534, -1)
+        os.seteuid(user or 65534)  # root reads every folder
+        try:
+            for name in ("mine", "made"):
+                (root / name).mkdir()
+            (root / "mine").chmod(0o300)
+            before = ProtectedFiles(root)
+            (root / "made/.envrc").touch()
+            (root / "made").chmod(0o300)
+            assert before.set_new_aside() == [("made", "made.set-aside")]
+        finally:
+            os.seteuid(user)
+            for path in root.iterdir():
+                path.chmod(0o700)

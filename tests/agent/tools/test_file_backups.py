@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,3 +116,29 @@ def test_a_damaged_copy_is_not_used(root: Path, tmp_path: Path) -> None:
     copy.write_text("b")
     assert copies.read(file.digest) is None
     assert copies.read("0" * 64) is None
+
+
+def test_nothing_outside_is_copied_whatever_a_running_command_exchanges(
+    root: Path, copies: FileBackups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "gone").mkdir()
+    for folder in (root / "sub", tmp_path / "home"):
+        folder.mkdir()
+        (folder / "id").write_text(folder.name)
+    scandir = os.scandir
+
+    def exchange_and_scan(path: str) -> Any:
+        found = list(scandir(path))
+        if path == str(root / "sub"):
+            (root / "sub").rename(root / "old")
+            (root / "sub").symlink_to(tmp_path / "home")
+        elif path == str(root):
+            (root / "gone").rmdir()
+        return nullcontext(found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", exchange_and_scan)
+        state = copies.take()
+    assert state.problem == ""
+    assert [os.path.relpath(path, root) for path in state.files] == ["sub"]
+    assert list((tmp_path / "copies").glob("??/*")) == []

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from foveal.config.project import resolve_links
+from foveal.config.project import open_folder, resolve_links
 from foveal.core.wire.safe_print import visible
 from foveal.user_paths import config_folder, state_folder
 
@@ -90,12 +90,20 @@ def protected_files(root: Path) -> list[str]:
 
 
 def _walk(root: Path) -> Iterator[str]:
-    """Yield the paths with a protected name, the outermost first, and "" if there were too many files."""
+    """Yield the paths with a protected name, and folders that cannot be read, in which such paths may lie, the
+    outermost first; and "" if there were too many files."""
     waiting, walked = deque([str(root)]), 0
     while waiting:
         folder = waiting.popleft()
         holds_settings = _fold(os.path.basename(folder)) == ".config"
-        for entry in _entries(folder):
+        try:
+            with os.scandir(folder) as found:
+                entries = list(found)
+        except OSError as problem:
+            if isinstance(problem, PermissionError) and folder != str(root):
+                yield folder
+            continue
+        for entry in entries:
             walked += 1
             pair = (".config", _fold(entry.name))
             if is_protected_name(entry.name) or (holds_settings and pair in _PROTECTED_PAIRS):
@@ -172,13 +180,17 @@ class ProtectedFiles:
         present, is_partial = _protected_state(self._root)
         new = [path for path, link in present.items() if self._before.get(path) != link]
         if self._is_partial or is_partial:  # a file may have been there without having been looked at
-            new = [path for path in new if os.lstat(path).st_ctime_ns >= self._started_ns]
+            new = [path for path in new if _changed_at(path) >= self._started_ns]
         outermost = [path for path in new if not any(str(above) in new for above in Path(path).parents)]
-        moved = [SetAside(path, _rename_aside(path)) for path in outermost]
+        moved = [SetAside(path, aside) for path in outermost if (aside := _rename_aside(path, self._root))]
         for path, link in self._before.items():
             if link and not os.path.lexists(path):
-                with suppress(OSError):  # its folder is gone too
-                    os.symlink(link, path)
+                folder, name = os.path.split(path)
+                with (
+                    suppress(OSError),
+                    open_folder(folder, self._root) as opened,
+                ):  # its folder can be gone too
+                    os.symlink(link, name, dir_fd=opened)
         shown = [SetAside(*(os.path.relpath(name, self._root) for name in one)) for one in moved]
         return [SetAside(visible(one.path), visible(one.now)) for one in shown]
 
@@ -189,7 +201,14 @@ def _protected_state(root: Path) -> tuple[dict[str, str], bool]:
     found = list(_walk(root))
     named = [path for path in found if path]
     named += [inner for path in named if is_repository(path) for inner in repository_settings(path)]
-    return {path: os.readlink(path) if os.path.islink(path) else "" for path in named}, "" in found
+    return {path: _link_target(path) for path in named}, "" in found
+
+
+def _link_target(path: str) -> str:
+    """Return where a link leads, "" if it is none."""
+    with suppress(OSError):
+        return os.readlink(path)
+    return ""
 
 
 def is_repository(path: str) -> bool:
@@ -197,18 +216,32 @@ def is_repository(path: str) -> bool:
     return _fold(os.path.basename(path)) == ".git" and os.path.isdir(path) and not os.path.islink(path)
 
 
-def _rename_aside(path: str) -> str:
-    folder, names = os.path.dirname(path), itertools.count(2)
-    aside = f"{path}{ASIDE_SUFFIX}"
-    while os.path.lexists(aside):
-        aside = f"{path}{ASIDE_SUFFIX}-{next(names)}"
-    mode = stat.S_IMODE(os.stat(folder).st_mode)
-    with suppress(PermissionError):  # it belongs to another user
-        os.chmod(folder, mode | stat.S_IRWXU)  # a command can make its folder read-only
-    os.rename(path, aside)
-    with suppress(PermissionError):
-        os.chmod(folder, mode)
-    return aside
+def _changed_at(path: str) -> int:
+    """Return when a file has changed, in nanoseconds; 0 if it is gone."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return os.lstat(path).st_ctime_ns
+    return 0
+
+
+def _rename_aside(path: str, root: Path) -> str:
+    """Rename a file below `root`; return its new path, "" if a command that still runs has just moved it, or has
+    exchanged its folder for a link."""
+    folder, name = os.path.split(path)
+    numbers = itertools.count(2)
+    aside = f"{name}{ASIDE_SUFFIX}"
+    while os.path.lexists(os.path.join(folder, aside)):
+        aside = f"{name}{ASIDE_SUFFIX}-{next(numbers)}"
+    with suppress(FileNotFoundError, NotADirectoryError), open_folder(folder, root) as opened:
+        mode = stat.S_IMODE(os.fstat(opened).st_mode)
+        with suppress(PermissionError):  # it belongs to another user
+            os.fchmod(opened, mode | stat.S_IRWXU)  # a command can make its folder read-only
+        try:
+            os.rename(name, aside, src_dir_fd=opened, dst_dir_fd=opened)
+        finally:
+            with suppress(PermissionError):
+                os.fchmod(opened, mode)
+        return os.path.join(folder, aside)
+    return ""
 
 
 def is_git_link(folder: Path) -> bool:

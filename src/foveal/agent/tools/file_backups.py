@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from foveal.agent.permissions.protected_paths import REBUILT_FOLDERS
 from foveal.agent.tools.files import MAX_READ_BYTES
+from foveal.config.project import open_folder
 from foveal.core.wire.safe_print import exact_line
 from foveal.user_paths import state_folder
 
@@ -100,7 +101,8 @@ class FileBackups:
                     return WorkspaceState({}, problem)
                 self._clean()
                 for path, status in found.files.items():
-                    with suppress(FileNotFoundError):  # it has just been removed
+                    # A command that still runs has just removed it, or exchanged its folder for a link.
+                    with suppress(FileNotFoundError, NotADirectoryError):
                         files[path] = self._version(path, status)
             except OSError as error:
                 name = exact_line(os.path.relpath(error.filename or self._folder, self._root))
@@ -141,7 +143,10 @@ class FileBackups:
         if known is not None and known[0] == stamp:
             return known[1]
         try:
-            data = os.fsencode(os.readlink(path)) if stat.S_ISLNK(status.st_mode) else _read(path)
+            folder, name = os.path.split(path)
+            with open_folder(folder, self._root) as opened:
+                is_link = stat.S_ISLNK(status.st_mode)
+                data = os.fsencode(os.readlink(name, dir_fd=opened)) if is_link else _read(opened, name)
         except PermissionError:
             if known is None or not known[0].has_content_of(stamp):
                 raise
@@ -225,20 +230,29 @@ def _entries_below(root: str, excluded: frozenset[str]) -> Iterator[tuple[str, o
     waiting = [root]
     while waiting:
         folder = waiting.pop()
-        with os.scandir(folder) as found:
-            entries = list(found)
+        try:
+            with os.scandir(folder) as found:
+                entries = list(found)
+        except (FileNotFoundError, NotADirectoryError):
+            if folder == root:
+                raise
+            continue  # a command that still runs has just removed it
         is_build = any(entry.name in _BUILD_FILES for entry in entries)
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISDIR(status.st_mode):
                 is_rebuilt = entry.name in REBUILT_FOLDERS or (entry.name == "target" and is_build)
                 if entry.name != ".git":
                     waiting += [] if is_rebuilt else [entry.path]
-                    yield entry.path, entry.stat(follow_symlinks=False), is_rebuilt
-            elif (entry.is_file() or entry.is_symlink()) and entry.path not in excluded:
-                yield entry.path, entry.stat(follow_symlinks=False), False
+                    yield entry.path, status, is_rebuilt
+            elif stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK) and entry.path not in excluded:
+                yield entry.path, status, False
 
 
-def _read(path: str) -> bytes:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def _read(folder: int, name: str) -> bytes:
+    handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with open(handle, "rb") as file:
         return file.read(MAX_READ_BYTES + 1)

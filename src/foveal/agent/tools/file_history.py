@@ -487,11 +487,11 @@ def _restore(workspace: Workspace, one: Restoration) -> None:
     elif one.data is not None:
         workspace.write(path, one.data, expected=stamp)
         if mode is not None:
-            os.chmod(path, stat.S_IMODE(mode), follow_symlinks=False)
+            _set_mode(workspace, path, mode)
     elif data is not None:
         with workspace.open_folder(path.parent) as folder:
             os.unlink(path.name, dir_fd=folder)
-        _remove_empty_folders(path.parent, workspace.root)
+        _remove_empty_folders(path.parent, workspace)
 
 
 def _place_in_order(one: Restoration) -> tuple[int, int]:
@@ -517,14 +517,23 @@ def _restore_entry(workspace: Workspace, change: FileChange) -> None:
     elif not all(stat.S_ISREG(mode or 0) for mode in (os.lstat(path).st_mode, change.mode_after)):
         raise InvalidArguments("it is not a file any more")
     if change.mode_after is not None:
-        os.chmod(path, stat.S_IMODE(change.mode_after), follow_symlinks=False)
+        _set_mode(workspace, path, change.mode_after)
 
 
-def _remove_empty_folders(folder: Path, root: Path) -> None:
+def _set_mode(workspace: Workspace, path: Path, mode: int) -> None:
+    with workspace.open_folder(path.parent) as folder:
+        try:
+            os.chmod(path.name, stat.S_IMODE(mode), dir_fd=folder, follow_symlinks=False)
+        except ValueError:  # so says Python about a link
+            raise InvalidArguments("it has become a link") from None
+
+
+def _remove_empty_folders(folder: Path, workspace: Workspace) -> None:
     """Remove the folders that were made for a file and have become empty with it."""
-    with suppress(OSError):  # it is not empty
-        while folder != root and folder.is_relative_to(root):
-            os.rmdir(folder)
+    with suppress(OSError, InvalidArguments):  # it is not empty
+        while folder != workspace.root and folder.is_relative_to(workspace.root):
+            with workspace.open_folder(folder.parent) as above:
+                os.rmdir(folder.name, dir_fd=above)
             folder = folder.parent
 
 

@@ -28,7 +28,8 @@ from foveal.agent.tools import search_worker, text_edit
 from foveal.agent.tools.process_group import run_process, without_secrets
 from foveal.agent.tools.search_worker import SKIPPED_FOLDERS
 from foveal.agent.tools.text_edit import replace_text
-from foveal.agent.tools.workspace import FOLDER_FLAGS, FileStamp, Workspace
+from foveal.agent.tools.workspace import FileStamp, Workspace
+from foveal.config.project import FOLDER_FLAGS
 from foveal.core.wire.safe_print import exact_line, one_line, visible
 
 MAX_LISTED_ENTRIES: Final = 2_000

@@ -14,17 +14,15 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Final, NamedTuple, Self
 
 from foveal.agent.tool import InvalidArguments
-from foveal.config.project import resolve_links
+from foveal.config.project import open_folder, resolve_links
 from foveal.core.wire.safe_print import exact_line, one_line
 
-FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Open a folder, but no link to one."""
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -85,28 +83,15 @@ class Workspace:
     @contextmanager
     def open_folder(self, path: Path, *, create: bool = False) -> Iterator[int]:
         """Open a folder by its resolved path without following links; `create` makes folders that are missing."""
-        base = self.base_of(path)
-        folder = os.open(base, FOLDER_FLAGS)
-        try:
-            for name in path.relative_to(base).parts:
-                inner = self._open_inner(folder, name, path, create=create)
-                os.close(folder)
-                folder = inner
+        with ExitStack() as stack:
+            try:
+                folder = stack.enter_context(open_folder(path, self.base_of(path), create=create))
+            except NotADirectoryError as problem:
+                raise InvalidArguments(
+                    f"{one_line(problem.filename)} on the path {self.display_name(path)} is not a folder, or has "
+                    "become a link, so nothing was touched."
+                ) from None
             yield folder
-        finally:
-            os.close(folder)
-
-    def _open_inner(self, folder: int, name: str, path: Path, *, create: bool) -> int:
-        if create:
-            with suppress(FileExistsError):
-                os.mkdir(name, dir_fd=folder)
-        try:
-            return os.open(name, FOLDER_FLAGS, dir_fd=folder)
-        except NotADirectoryError:
-            raise InvalidArguments(
-                f"{one_line(name)} on the path {self.display_name(path)} is not a folder, or has become a link, so "
-                "nothing was touched."
-            ) from None
 
     def open_file(self, path: Path) -> BinaryIO:
         """Open a regular file for reading; folders, pipes and devices, which may be endless, are refused."""

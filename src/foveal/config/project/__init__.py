@@ -1,6 +1,12 @@
 """The project: its root, trust in items of a project, safe reading."""
 
-from foveal.config.project.safe_read import FileText, UnusableFile, read_text_file
+from foveal.config.project.safe_read import (
+    FOLDER_FLAGS,
+    FileText,
+    UnusableFile,
+    open_folder,
+    read_text_file,
+)
 from foveal.config.project.trust import (
     ITEM_STATE_WORDS,
     EveryItem,
@@ -16,6 +22,7 @@ from foveal.config.project.trust import (
 )
 
 __all__ = [
+    "FOLDER_FLAGS",
     "ITEM_STATE_WORDS",
     "EveryItem",
     "FileText",
@@ -28,6 +35,7 @@ __all__ = [
     "UnusableFile",
     "find_root",
     "items_hash",
+    "open_folder",
     "read_text_file",
     "resolve_links",
 ]

@@ -4,6 +4,7 @@
 2. Links that lead out of the given folder are not followed.
 3. At most `max_bytes` bytes are read.
 4. A file that cannot be read raises `UnusableFile`, whose text says why. A missing file gives None.
+5. `open_folder` is for a folder in which another program may exchange folders for links at any moment.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -33,6 +34,10 @@ _OPEN_FLAGS: Final = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
+FOLDER_FLAGS: Final = (
+    os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+)
+"""Open a folder, but no link to one."""
 
 
 class UnusableFile(FovealError):
@@ -112,6 +117,24 @@ class _FileDescriptor:
 
     def close(self) -> None:
         os.close(self.number)
+
+
+@contextmanager
+def open_folder(path: Path | str, base: Path, *, create: bool = False) -> Iterator[int]:
+    """Open a folder that lies in `base`, or is it, one name after the other without following links; `create` makes
+    folders that are missing. Raises `NotADirectoryError` with the name of what is a link or no folder."""
+    folder = os.open(base, FOLDER_FLAGS)
+    try:
+        for name in Path(path).relative_to(base).parts:
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=folder)
+            inner = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        yield folder
+    finally:
+        os.close(folder)
 
 
 @contextmanager

@@ -126,10 +126,11 @@ def _remove_abandoned() -> None:
 
 def _delete(path: str) -> None:
     """Delete a folder, also with folders in it that a command made read-only, such as Go's module cache."""
-    for folder, names, _ in os.walk(path):
-        for inner in (os.path.join(folder, name) for name in names):
-            if not os.path.islink(inner):
-                os.chmod(inner, 0o700)
+    with suppress(OSError):  # another program has removed it, or put something else there
+        for _, names, _, folder in os.fwalk(path):  # a command that is kept may exchange folders for links
+            for name in names:
+                with suppress(OSError, ValueError):  # it is a link
+                    os.chmod(name, 0o700, dir_fd=folder, follow_symlinks=False)
     shutil.rmtree(path, ignore_errors=True)
 
 
