@@ -21,7 +21,7 @@ chat: $(VENV)/.chat
 serve: $(VENV)/.serve
 	@$(PY) -m foveal serve
 
-test: $(VENV)/.test $(VENV)/.frameworks
+test: $(VENV)/.test
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check -q .
 	@$(VENV)/bin/mypy & types=$$!; [ -d tests/__pycache__ ] || $(COMPILE); wait $$types
@@ -44,7 +44,7 @@ bench: $(VENV)/.bench
 	@$(PY) -m bench
 
 # The files of tests that do more in it: examples at random, crashes, all frameworks and clients.
-soak: $(VENV)/.test $(VENV)/.frameworks
+soak: $(VENV)/.test
 	@FOVEAL_SOAK=1 $(CACHED) $(PY) -m pytest -n 2 --dist worksteal -o faulthandler_timeout=7200
 
 refresh-models: $(VENV)/.chat
@@ -78,11 +78,6 @@ $(VENV)/.test: $(VENV)/.chat
 $(VENV)/.docs: pyproject.toml constraints.txt $(VENV)/.venv
 	@echo "installing what the site is built with …"
 	@$(PIP) install -c constraints.txt -e '.[docs]'
-	@touch $@
-
-$(VENV)/.frameworks: tests/adapters/isolated/constraints/google_adk.txt $(VENV)/.test
-	@echo "making an environment for the frameworks that need other versions …"
-	@PYTHONPATH=tests $(PY) -m support.framework_environments
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.chat $(VENV)/.peers

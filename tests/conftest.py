@@ -65,12 +65,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
     A worker of xdist begins with a contiguous share of the tests, so each share gets long tests at its front."""
     left_out: set[pytest.Item] = set()
+    marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
     if config.getoption("--quick"):
-        left_out = {item for item in items if {mark.name for mark in item.iter_markers()} & {"data", "long"}}
+        left_out = {item for item in items if marks[item] & {"data", "long", "soak"}}
     elif os.environ.get("FOVEAL_SOAK"):
         from support.chosen_files import asks_for_soak
 
-        left_out = {item for item in items if not (is_hypothesis_test(item.obj) or asks_for_soak(item.path))}
+        left_out = {
+            item
+            for item in items
+            if not ("soak" in marks[item] or is_hypothesis_test(item.obj) or asks_for_soak(item.path))
+        }
+    else:
+        for item in items:
+            if "soak" in marks[item]:
+                item.add_marker(pytest.mark.skip(reason="takes long: FOVEAL_SOAK=1 runs it"))
     if left_out:
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]

@@ -6,7 +6,6 @@ uv and pipx, and with each Python that is at hand.
 
 from __future__ import annotations
 
-import os
 import sys
 import tarfile
 import tomllib
@@ -28,7 +27,6 @@ from support.empty_environment import (
 )
 from support.paths import ROOT
 
-SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOR_DEVELOPERS: Final = {"test", "docs", "lint", "bench", "peers"}
 IMPORTS: Final = {
@@ -54,7 +52,6 @@ for path in pathlib.Path(sys.argv[1]).rglob("*.py"):
     compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
 """
 """Compiles every module; with `-W error`, what a newer Python warns of is an error."""
-NO_SOAK: Final = "installs much: make soak"
 
 pytestmark = pytest.mark.long
 
@@ -124,7 +121,7 @@ def test_each_extra_for_users_is_tried() -> None:
 # ── make soak ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.skipif(not SOAK, reason=NO_SOAK)
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_wheel_works_with_each_python_at_hand(version: str, tmp_path: Path) -> None:
     python = interpreters().get(version)
@@ -136,7 +133,7 @@ def test_the_wheel_works_with_each_python_at_hand(version: str, tmp_path: Path) 
     environment.run("python", "-W", "error", "-c", COMPILE_ALL, str(ROOT / "src"))
 
 
-@pytest.mark.skipif(not SOAK, reason=NO_SOAK)
+@pytest.mark.soak
 @pytest.mark.parametrize("extra", IMPORTS)
 @pytest.mark.parametrize("installer", ["pip", "uv", "pipx"])
 def test_the_wheel_works_with_each_extra(installer: str, extra: str, tmp_path: Path) -> None:

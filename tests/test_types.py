@@ -1,15 +1,13 @@
 """Type checkers accept the documented code and report mistakes: mypy and pyright, both strict.
 
 Both check the examples, all code of the documentation and of docstrings, and the files in `tests/type_checks`, one
-per subject. Code that uses a framework is checked by pyright, and by mypy with FOVEAL_SOAK=1 only: reading the
-frameworks for the first time takes mypy a minute and pyright some seconds. With FOVEAL_SOAK=1 pyright also runs in
+per subject. pyright takes some seconds. mypy takes more than a minute, so only `make soak` runs it, and pyright in
 the environments of frameworks.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -40,10 +38,6 @@ LANGCHAIN: Final = (
     "# pyright: reportMissingTypeStubs=false\n"
 )
 """Precedes code that uses LangChain, whose functions have partially unknown types, or LangGraph, without types."""
-USES_FRAMEWORK: Final = re.compile(
-    r"^ *(?:from|import) (?:agents|agent_framework|langchain|langgraph|pydantic_ai)", re.MULTILINE
-)
-SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 TYPED_FRAMEWORKS: Final = {"google_adk", "litellm", "strands"}
 """Frameworks in environments of their own that have adapters. smolagents has no types."""
 PYRIGHT: Final = {
@@ -57,7 +51,7 @@ PYRIGHT: Final = {
     "reportUnusedExpression": False,
     "reportUnusedCoroutine": False,
 }
-TIMEOUT_S: Final = 1_200 if SOAK else 280
+TIMEOUT_S: Final = 1_200
 
 
 class TypeProblem(NamedTuple):
@@ -114,14 +108,9 @@ def run_pyright(
     ]
 
 
-def uses_framework(path: Path) -> bool:
-    return USES_FRAMEWORK.search(path.read_text("utf-8")) is not None
-
-
 def mypy(folder: Path) -> list[TypeProblem]:
-    files = [path for path in collect_files(folder) if SOAK or not uses_framework(Path(path))]
     # The settings and the cache are those of `make test`, which has checked the source before.
-    found = run("mypy", "--no-error-summary", *files, exit_code=1)
+    found = run("mypy", "--no-error-summary", *collect_files(folder), exit_code=1)
     errors = re.findall(r"^(.+?):(\d+): error: (.*)", found, re.MULTILINE)
     return [TypeProblem(Path(file).name, int(line), text) for file, line, text in errors]
 
@@ -149,12 +138,12 @@ def test_pyright_accepts_the_documented_code_and_reports_mistakes(tmp_path: Path
     check(pyright(tmp_path))
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_mypy_accepts_the_documented_code_and_reports_mistakes(tmp_path: Path) -> None:
     check(mypy(tmp_path))
 
 
-@pytest.mark.skipif(not SOAK, reason="makes environments; FOVEAL_SOAK=1 runs it")
+@pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(TYPED_FRAMEWORKS & set(PACKAGES)))
 def test_pyright_accepts_the_example_of_a_framework(name: str, tmp_path: Path) -> None:
     copyfile(ROOT / "examples" / "frameworks" / f"with_{name}.py", tmp_path / "example.py")

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -19,7 +18,6 @@ from support.doc_pages import code_blocks, page_text
 from support.framework_environments import (
     ISOLATED,
     PACKAGES,
-    TESTED_ALWAYS,
     framework_python,
     framework_variables,
 )
@@ -116,10 +114,9 @@ def test_code_for_another_environment_is_that_of_its_example(row: FrameworkRow) 
     assert [block for block in blocks if block not in text] == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(PACKAGES))
 def test_an_example_asks_its_question(name: str, tmp_path: Path) -> None:
-    if name not in TESTED_ALWAYS and not os.environ.get("FOVEAL_SOAK"):
-        pytest.skip("makes an environment; FOVEAL_SOAK=1 runs it")
     tool = ENDS_WITH_CALL.get(name)
     calls = ((tool, {"answer": ANSWER}),) if tool else ()
     with GeminiStandIn(script=lambda number: Answer(text=ANSWER, calls=calls)) as provider:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Coroutine, Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -28,9 +27,7 @@ from support.adapter_runs import (
 )
 from support.provider_stand_in import Answer, StandIn
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("FOVEAL_SOAK"), reason="takes half a minute; FOVEAL_SOAK=1 runs it"
-)
+pytestmark = pytest.mark.soak
 CLIENTS: dict[str, Any] = {"chat": OpenAIChatCompletionClient, "responses": OpenAIChatClient}
 
 

@@ -34,7 +34,6 @@ from support.server_group import (
     server_group,
 )
 
-SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 MAX_TAKEOVER_S: Final = 17.0
 MAX_JOB_RECOVERY_S: Final = 45.0
 MAX_WAKE_S: Final = 0.15
@@ -193,7 +192,7 @@ def typical_wake(group: ServerGroup, session: str, members: tuple[int, int], *, 
 # ── Short ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_messages_are_answered_once_and_in_order_under_faults(tmp_path: Path) -> None:
     seed = chosen_seed()
     random = Random(seed)
@@ -241,7 +240,7 @@ def short_faults(group: ServerGroup, random: Random) -> list[Callable[[], object
 # ── Long ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.skipif(not SOAK, reason="takes ten minutes; FOVEAL_SOAK=1 runs it")
+@pytest.mark.soak
 def test_1000_messages_are_answered_once_and_in_order_with_the_times_of_a_server(tmp_path: Path) -> None:
     seed = chosen_seed()
     random = Random(seed)

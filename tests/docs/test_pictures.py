@@ -44,8 +44,8 @@ Captures = Callable[[], Iterator[tuple[str, str, Terminal]]]
 @pytest.mark.parametrize(
     "take",
     [
-        pytest.param(chat_captures.take_captures, marks=needs_sandbox),
-        pytest.param(chat_captures.take_planning, marks=needs_sandbox),
+        pytest.param(chat_captures.take_captures, marks=[needs_sandbox, pytest.mark.soak]),
+        pytest.param(chat_captures.take_planning, marks=[needs_sandbox, pytest.mark.soak]),
         chat_captures.take_first_steps,
     ],
 )

@@ -6,7 +6,6 @@ The tests take a minute: FOVEAL_SOAK=1 runs them. Without npm or its registry th
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -15,9 +14,7 @@ import pytest
 from support.npm_clients import client_home, run_claude_code, run_codex
 from support.provider_stand_in import Answer, Json, StandIn
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("FOVEAL_SOAK"), reason="takes a minute: FOVEAL_SOAK=1 runs it"
-)
+pytestmark = pytest.mark.soak
 
 MAX_ATTEMPTS = 6
 """Calls of a recall tool: on a loaded machine, the MCP server takes long to start."""

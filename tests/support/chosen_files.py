@@ -1,7 +1,7 @@
 """Which tests `make test-quick` and `make soak` run.
 
 `make soak` runs those that do more in it: more examples of a property, more crashes, all frameworks and clients.
-A file that asks for the variable itself runs as a whole, of the others only the properties.
+A file that asks for the variable itself runs as a whole, of the others the properties and what is marked `soak`.
 
 `make test-quick` runs those that start no server, browser, database or framework. A file is quick if all that
 it imports is in `INSIDE`: itself, through modules of `support`, through the `conftest.py` of its folder, and
@@ -47,9 +47,10 @@ def is_quick(path: Path) -> bool:
 
 
 def does_more_in_soak(path: Path) -> bool:
-    """Return whether `make soak` runs a file of tests: it has properties, or it asks for the variable."""
+    """Return whether `make soak` runs a file of tests: it has properties or marked tests, or it asks for the
+    variable."""
     return any(
-        re.search(r"FOVEAL_SOAK|@given\(|RuleBasedStateMachine", text)
+        re.search(r"FOVEAL_SOAK|mark\.soak|@given\(|RuleBasedStateMachine", text)
         for text in (file.read_text("utf-8") for file in _reached(frozenset({path})))
     )
 

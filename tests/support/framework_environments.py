@@ -31,8 +31,6 @@ PACKAGES: Final = {
     "deepagents": ("deepagents", "langchain-openai"),
 }
 """What is installed in each environment, beside Foveal and the tools of its tests."""
-TESTED_ALWAYS: Final = ("google_adk",)
-"""Frameworks whose tests are part of `make test`, which makes their environments; the others are tested in soak."""
 TEST_TOOLS: Final = ("pytest", "pytest-xdist", "hypothesis")
 QUIET_FRAMEWORKS: Final = {
     "NO_PROXY": "127.0.0.1",
@@ -101,8 +99,3 @@ def framework_variables(name: str) -> dict[str, str]:
     user = ROOT / ".venv" / "adapters" / name / "user"
     folders = {variable: str(user) for variable in ("XDG_DATA_HOME", "XDG_CONFIG_HOME")}
     return {**os.environ, **QUIET_FRAMEWORKS, **folders}
-
-
-if __name__ == "__main__":
-    for framework in TESTED_ALWAYS:
-        framework_python(framework)

@@ -19,9 +19,7 @@ from foveal import Session, model, open_store
 from foveal.core.log import Compacted, Dropped, Masked, ModelSaid, UserSaid, text_of
 from support.legality import check_chat
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("FOVEAL_SOAK"), reason="takes minutes: FOVEAL_SOAK=1 runs it"
-)
+pytestmark = pytest.mark.soak
 RULE: Final = "Rule for all of this: the word ZANZIBAR_77 must never be written in a file."
 WINDOW: Final = 2_048
 

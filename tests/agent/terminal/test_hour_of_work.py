@@ -77,7 +77,7 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_hundred_turns_ask_only_what_a_user_wants_to_be_asked(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,6 @@ from foveal.providers.openai_chat import OpenAIChat
 from foveal.providers.openai_responses import OpenAIResponses
 from foveal.stores import MemoryStore
 
-SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 CONTEXT: Final = 512
 SMOLLM: Final = download.Weights(
     name="smollm2-135m",
@@ -57,7 +56,6 @@ pytestmark = pytest.mark.skipif(
     reason="llama.cpp's server is missing: pip install xllamacpp",
 )
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
-slow = pytest.mark.skipif(not SOAK, reason="takes minutes: FOVEAL_SOAK=1 runs it")
 
 
 @contextmanager
@@ -167,7 +165,7 @@ def test_a_refusal_is_recognised_with_its_numbers_and_the_next_request_fits(
     run(work())
 
 
-@slow
+@pytest.mark.soak
 @every_dialect
 def test_a_refused_session_continues_with_a_real_answer(server: str, dialect: Dialect) -> None:
     async def work() -> None:
@@ -193,7 +191,7 @@ def test_a_refused_session_continues_with_a_real_answer(server: str, dialect: Di
     run(work())
 
 
-@slow
+@pytest.mark.soak
 @every_dialect
 def test_cached_tokens_match_the_report_with_and_without_masking(gguf: Path, dialect: Dialect) -> None:
     """Compare the server's count of cached tokens with the previous prompt and the reported prefix break."""

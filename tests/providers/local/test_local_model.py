@@ -32,7 +32,6 @@ from foveal.providers.local.download import DownloadProgress
 from foveal.providers.local.model import LocalModel
 from foveal.stores import MemoryStore
 
-SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 READ: Final = {
     "name": "read_file",
     "description": "Read a file.",
@@ -42,7 +41,6 @@ READ: Final = {
 needs_server = pytest.mark.skipif(
     importlib.util.find_spec("dasllama") is None, reason="the server is missing: pip install 'foveal[local]'"
 )
-slow = pytest.mark.skipif(not SOAK, reason="takes minutes: FOVEAL_SOAK=1 runs it")
 linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux ends a process with its parent"
 )
@@ -170,7 +168,7 @@ def test_a_file_that_the_server_cannot_load_is_reported_with_its_log(tmp_path: P
     assert provider.server is None
 
 
-@slow
+@pytest.mark.soak
 @needs_server
 def test_a_dead_server_is_restarted_with_the_next_request(cache: Path) -> None:
     async def work() -> None:
@@ -191,7 +189,7 @@ def test_a_dead_server_is_restarted_with_the_next_request(cache: Path) -> None:
     run(work())
 
 
-@slow
+@pytest.mark.soak
 @needs_server
 def test_a_conversation_with_tools_outgrows_the_window_without_refusal(cache: Path) -> None:
     """Results of 250 tokens in a window of 1,024; the system instruction is still in the last request."""
@@ -228,7 +226,7 @@ async def append_missing_call(session: Session, turn: int) -> dict[str, Any]:
     return {"id": call.id}
 
 
-@slow
+@pytest.mark.soak
 @needs_server
 def test_the_weights_are_downloaded_from_the_index_into_an_empty_folder(tmp_path: Path) -> None:
     reported: list[DownloadProgress] = []

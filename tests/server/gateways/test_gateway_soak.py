@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -29,8 +28,6 @@ from support.gateway_soak_apps import DiscordSoak, TelegramSoak, discord_places,
 from support.telegram_stand_in import BotApi
 
 LOG: Final = logging.getLogger(__name__)
-SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
-long = pytest.mark.skipif(not SOAK, reason="takes minutes: FOVEAL_SOAK=1 runs it")
 
 TELEGRAM_FAULTS: Final = {
     "kill": 1,
@@ -89,7 +86,7 @@ def test_discord_messages_under_outages_are_answered_once_and_in_order(tmp_path:
     asyncio.run(soak_discord(plan, tmp_path, wait_s=60))
 
 
-@long
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_thousand_telegram_messages_are_answered_once_and_in_order(tmp_path: Path, seed: int) -> None:
     faults, places = MANY_TELEGRAM_FAULTS, telegram_places(20)
@@ -97,7 +94,7 @@ def test_a_thousand_telegram_messages_are_answered_once_and_in_order(tmp_path: P
     asyncio.run(soak_telegram(plan, tmp_path, wait_s=300))
 
 
-@long
+@pytest.mark.soak
 def test_a_thousand_discord_messages_are_answered_once_and_in_order(tmp_path: Path) -> None:
     faults, places = MANY_DISCORD_FAULTS, discord_places(20)
     plan = soak_plan(3, messages=1_000, places=places, faults=faults, fault_s=20.0, pause_s=0.2)

@@ -261,7 +261,7 @@ def test_each_time_of_a_schedule_runs_once(tmp_path: Path) -> None:
         cluster.check_runs({name: runs(name) for name in names})
 
 
-@pytest.mark.skipif(not SOAK, reason="takes two minutes; FOVEAL_SOAK=1 runs it")
+@pytest.mark.soak
 def test_with_the_times_of_a_server_recovery_takes_at_most_45_seconds(tmp_path: Path) -> None:
     with opened_cluster(tmp_path) as cluster:
         cluster.start(*NAMES, JOB_TIMING="production")

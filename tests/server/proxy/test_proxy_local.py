@@ -37,7 +37,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_without_key_and_address_the_local_model_answers(tmp_path: Path, home: dict[str, str]) -> None:
     """One test also for what the model remembers beyond its window, because a start takes seconds."""
     messages: list[Any] = [{"role": "system", "content": "You answer briefly."}]

@@ -24,8 +24,6 @@ from support.serve_process import Server, serving
 from support.thinking_upstream import thoughts
 from support.upstream import ProxyServer
 
-soak = pytest.mark.skipif(not os.environ.get("FOVEAL_SOAK"), reason="takes minutes: FOVEAL_SOAK=1 runs it")
-
 TURNS = 4
 STEPS = 24
 REQUESTS = TURNS * (STEPS + 1)
@@ -65,7 +63,7 @@ def test_codex_with_its_own_provider_changes_from_a_websocket_to_http_at_once(
 
 @pytest.mark.parametrize(
     ("own_window", "turns", "steps", "compactions"),
-    [(14_000, 1, 6, 1), pytest.param(18_000, TURNS, STEPS, 10, marks=soak)],
+    [(14_000, 1, 6, 1), pytest.param(18_000, TURNS, STEPS, 10, marks=pytest.mark.soak)],
     ids=["a few", "100"],
 )
 def test_codex_keeps_what_openai_has_compacted(
@@ -92,7 +90,7 @@ def test_codex_keeps_what_openai_has_compacted(
         assert any(line["whole"] > line["tokens"] for line in exchanges)
 
 
-@soak
+@pytest.mark.soak
 def test_codex_goes_on_when_the_conversation_is_too_large_to_be_compacted() -> None:
     agent = BUILT_IN_CODEX
     upstream = AgentUpstream(window=agent.window)
@@ -107,7 +105,7 @@ def test_codex_goes_on_when_the_conversation_is_too_large_to_be_compacted() -> N
 
 
 @pytest.mark.parametrize(
-    ("turns", "steps"), [(1, 10), pytest.param(TURNS, STEPS, marks=soak)], ids=["a few", "100"]
+    ("turns", "steps"), [(1, 10), pytest.param(TURNS, STEPS, marks=pytest.mark.soak)], ids=["a few", "100"]
 )
 def test_claude_code_sends_back_only_thinking_that_is_still_bound(turns: int, steps: int) -> None:
     agent = BOUND_CLAUDE_CODE
@@ -127,7 +125,7 @@ def test_claude_code_sends_back_only_thinking_that_is_still_bound(turns: int, st
     assert sum(map(bool, kept)) > len(kept) // 2, "most requests have no thinking"
 
 
-@soak
+@pytest.mark.soak
 @pytest.mark.parametrize("agent", CODING_CLIENTS, ids=lambda agent: agent.client.program)
 def test_a_coding_agent_makes_100_legal_requests(agent: CodingClient) -> None:
     installed(agent.client)
@@ -141,7 +139,7 @@ def test_a_coding_agent_makes_100_legal_requests(agent: CodingClient) -> None:
         assert_reduced_without_faults(server)
 
 
-@soak
+@pytest.mark.soak
 def test_a_command_that_compacts_begins_a_new_session() -> None:
     with AgentUpstream() as upstream, client_home() as home:
         upstream.steps = 3
@@ -157,7 +155,7 @@ def test_a_command_that_compacts_begins_a_new_session() -> None:
             assert set(sessions[:5]).isdisjoint(sessions[5:])
 
 
-@soak
+@pytest.mark.soak
 def test_the_login_of_a_subscription_reaches_the_upstream() -> None:
     with AgentUpstream() as upstream, client_home() as home:
         upstream.steps = 1
