@@ -568,6 +568,7 @@ def test_log_names_the_target_of_every_event_that_has_one(store: Path) -> None:
         (ToolsLoaded(target=5, tools=tools, dialect="anthropic"), "loaded 1 tool for e5"),
         (Superseded(target=2, by=3), "e2 replaced by e3"),
         (Pinned(target=2), "pinned e2"),
+        (Clipped(target=5, pieces=((0, 10_000),), rule="seen"), "▲ shows e5 whole again seen"),
     ]
     store_session(store, "demo", [*EVERYTHING[:6], *(fact for fact, _ in aimed)])
     lines = output_of(store, "log", "demo").splitlines()[6:]

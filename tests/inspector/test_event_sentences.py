@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from foveal.core.log import Used
+from foveal.core.log import AnyFact, Clipped, Used
 from foveal.inspector.timeline.event_sentences import event_sentence
 
 
 @pytest.mark.parametrize(
-    ("used", "sentence"),
+    ("fact", "sentence"),
     [
+        (Clipped(target=4, pieces=((0, 900),), rule="economy: seen"), "shows e4 whole again"),
         (Used(input=5, output=7), "5 tokens read, 7 tokens answered"),
         (
             Used(input=5, cache_read=600, cache_write=100, cache_write_12h=70, output=0),
@@ -22,7 +23,5 @@ from foveal.inspector.timeline.event_sentences import event_sentence
         ),
     ],
 )
-def test_the_sentence_of_usage_says_how_long_the_cache_keeps_what_was_written(
-    used: Used, sentence: str
-) -> None:
-    assert event_sentence(used) == sentence
+def test_the_sentence_of_an_event_says_what_it_did(fact: AnyFact, sentence: str) -> None:
+    assert event_sentence(fact) == sentence

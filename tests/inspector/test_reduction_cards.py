@@ -110,7 +110,9 @@ def test_a_clip_on_arrival_has_no_card() -> None:
         clip,
     ]
     assert cards(*facts) == ()
-    assert [card.kind for card in cards(*facts, ModelSaid(content="x"), clip)] == ["clipped"]
+    later = [*facts, ModelSaid(content="x"), clip]
+    assert [card.kind for card in cards(*later)] == ["clipped"]
+    assert len(cards(*later, Clipped(target=7, pieces=((0, len(LONG)),)))) == 1  # shows the text again
 
 
 def test_a_cut_says_what_it_did_with_numbers_that_add_up() -> None:

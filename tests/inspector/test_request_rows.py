@@ -93,14 +93,14 @@ def test_usage_may_come_before_its_answer_and_names_what_was_sent() -> None:
         (
             Masked(masks=(Mask(target=4, text="[masked]"),), reason="price", rule="economy: mask"),
             "reduction",
-            "moved by e8: masked 1 message: a smaller request costs less",
+            "e8 masked 1 message: a smaller request costs less",
         ),
         (
             Compacted(first=1, last=6, summary="It was fixed.", by="ledger", reason="room"),
             "reduction",
-            "moved by e8: summarised e1 to e6 by ledger: the request would not have fitted otherwise",
+            "e8 summarised e1 to e6 by ledger: the request would not have fitted otherwise",
         ),
-        (Rewound(to=1), "edit", "moved by e8: the client changed its history"),
+        (Rewound(to=1), "edit", "e8: the client changed its history"),
     ],
 )
 def test_a_miss_has_its_cause(fact: AnyFact, cause: str, text: str) -> None:

@@ -127,7 +127,7 @@ def _aligned(line: str) -> str:
 def reduction_texts(request: DemoRequest) -> Iterator[str]:
     """Yield the reductions made for a request, in words."""
     for event in request.events:
-        if isinstance(event.fact, Clipped):
+        if isinstance(event.fact, Clipped) and not event.fact.shows_all:
             fact = event.fact
             kept = f"{fact.total_tokens:,} → {fact.kept_tokens:,} tokens"
             yield f"clipped the result e{fact.target}: {kept}, {fact.strategy} ({event.handle})"

@@ -277,6 +277,8 @@ def _event_text(event: Event) -> str:
     """Return one event in words; ▼ marks a reduction, ▲ an event that takes something back."""
     fact = event.fact
     match fact:
+        case Clipped() if fact.shows_all:
+            return f"▲ shows {handle(fact.target)} whole again {fact.rule}"
         case Clipped():
             return (
                 f"▼ clipped {handle(fact.target)} to {fact.kept_tokens:,} of {fact.total_tokens:,} tokens "

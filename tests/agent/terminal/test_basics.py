@@ -16,6 +16,7 @@ from foveal.core.compaction.health import CompactionMetrics
 from foveal.core.log import (
     AnyFact,
     Call,
+    Clipped,
     Compacted,
     CompactionFailed,
     Event,
@@ -116,6 +117,7 @@ def test_a_failed_summary_shows_its_cost_and_why_the_draft_was_refused() -> None
     assert notice(record).splitlines()[1] == (
         "▪ no draft of a model could be used: m: names e99, which does not exist, cost $0.01"
     )
+    assert notice(Clipped(target=5, pieces=((0, 900),))) == ""  # it shows a text whole again
     unasked = Compacted(first=1, last=5, summary="s", by="ledger", metrics=raw({"asked": 0}))
     assert len(notice(unasked).splitlines()) == 1
     assert CompactionMetrics(asked=2).cost is None

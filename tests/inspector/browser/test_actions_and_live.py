@@ -208,7 +208,7 @@ def test_the_overview_is_live(opener: Any, serve: Serve, running: Path) -> None:
 
 def test_related_sessions_are_lanes(opener: Any, shop: InspectedServer) -> None:
     inspected = opener(shop, TITLE, size=(1280, 1000))
-    lanes = inspected.page.locator(".lanes-box")
+    lanes = inspected.page.locator(".lanes-box[open]")
     lanes.get_by_text("Price lists for the new region").first.wait_for()
     assert lanes.get_by_text("another fix").count() >= 1
 

@@ -22,6 +22,8 @@ PANELS = (
     "Search",
     "What if",
 )
+PHONE = 640
+NOT_CUT = "name => [...document.querySelectorAll(name)].every((box) => box.scrollWidth <= box.clientWidth)"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -34,10 +36,14 @@ def test_pages_fit_and_can_be_read(opener: Any, shop: InspectedServer, width: in
         inspected.open_panel(name)
         check_layout(page)
         assert page.evaluate(CONTRASTS) == [], name
+    assert width < PHONE or page.evaluate(NOT_CUT, ".panel-tabs")
     page.goto(f"{shop.address}/inspect/")
     page.locator(".overview .session-table tbody tr").first.wait_for()
-    check_layout(page)
-    assert page.evaluate(CONTRASTS) == []
+    for shown in {width, min(width, 800)}:
+        page.set_viewport_size({"width": shown, "height": 900})
+        check_layout(page)
+        assert page.evaluate(NOT_CUT, ".session-scroll"), shown
+        assert page.evaluate(CONTRASTS) == []
 
 
 def test_the_theme_can_be_chosen_and_stays(opener: Any, shop: InspectedServer) -> None:

@@ -11,6 +11,10 @@ import {
 const row = (key, first, last, more = {}) => ({ key, times: [first, last], ...more });
 const names = (layout) => layout.lanes.map((lane) => `${" ".repeat(lane.depth)}${lane.row.key} ${lane.relation}`);
 
+test("sessions whose times do not differ are no lanes", () => {
+  assert.deepEqual(names(layOutLanes([row("one", 100, 100), row("two", 100.4, 100.4)])), []);
+});
+
 test("a session stands above those that began from it, and parallel ones follow", () => {
   const rows = [
     row("other", 150, 300),

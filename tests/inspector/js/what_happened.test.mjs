@@ -107,7 +107,7 @@ test("the largest misses come first, each with its cause, and lead to their requ
   assert.deepEqual(found.lines[0], {
     label: "Request 2",
     href: "#r2&panel=requests",
-    text: "40 tokens (tools changed): a tool was added",
+    text: "40 tokens read again (tools changed): a tool was added",
   });
   assert.deepEqual(found.rest, { label: "1 more miss", href: "#panel=requests" });
 });
@@ -170,6 +170,13 @@ test("advice follows the figures: the cause of misses, a cut that has not paid, 
   assert.deepEqual(labels({ lines }), ["Keep the cache over pauses", "Try fewer cuts", "Compact with a focus", "Report usage"]);
   assert.match(lines[0].text, /^Cache expired 1 time: 1,000 tokens read again, \$0\.0035 more than from the cache\./);
   assert.match(lines[1].text, /^1 of 1 reduction has not paid so far: e7 pays after 22 calls, and 1 followed\./);
+});
+
+test("a recording of another agent leads to What if once its requests are large", () => {
+  const recorded = { format: "claude_code", reductions: [], requests: [REQUESTS[0]] };
+  assert.deepEqual(labels(adviceLines(timelineOf(recorded), UNKNOWN)), ["See what Foveal would save"]);
+  const small = [{ ...REQUESTS[0], tokens: 900 }];
+  assert.deepEqual(labels(adviceLines(timelineOf({ ...recorded, requests: small }), UNKNOWN)), []);
 });
 
 test("a small request gets no advice about what fills it, and a session without findings none at all", () => {

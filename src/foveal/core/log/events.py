@@ -734,6 +734,11 @@ class Clipped(Fact, frozen=True, tag="clipped"):
     sources: tuple[int, ...] = ()
     """Events that show the lines which a marker refers to instead of repeating them."""
 
+    @property
+    def shows_all(self) -> bool:
+        """Whether it takes an earlier clip back: the lines that a marker referred to are no longer shown."""
+        return bool(self.pieces) and not any(isinstance(piece, str) for piece in self.pieces)
+
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The extra fields of one part.

@@ -13,6 +13,8 @@
 
 /** Most lanes that are shown together. */
 export const MAX_LANES = 12;
+/** Seconds below which there is nothing to compare: recordings without times have that of their file. */
+const MIN_AXIS_S = 1;
 /** Seconds between two sessions that still count as one period of work. */
 const MAX_PAUSE_S = 1_800;
 
@@ -56,9 +58,12 @@ export function layOutLanes(rows, key = "", most = MAX_LANES) {
   const chosen = current ? chooseBeside(timed, current, family) : choosePeriod(timed);
   const shown = chosen.slice(0, most);
   const extents = shown.map((row) => extentOf(row));
+  const from = Math.min(...extents.map((extent) => extent[0]));
+  const to = Math.max(...extents.map((extent) => extent[1]));
+  if (to - from < MIN_AXIS_S) return { from, to, lanes: [], leftOut: 0 };
   return {
-    from: Math.min(...extents.map((extent) => extent[0])),
-    to: Math.max(...extents.map((extent) => extent[1])),
+    from,
+    to,
     lanes: treeOrder(shown, key).map(([row, depth]) => makeLane(row, depth, shown, key, family)),
     leftOut: chosen.length - shown.length,
   };

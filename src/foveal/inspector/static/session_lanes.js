@@ -1,10 +1,15 @@
 /**
  * Lanes on the page of a session: the sessions that belong to it, with a line at the current point.
  *
+ * The lanes are open where one session is related to this one and the rows of the log have room enough beside them.
+ * Sessions that only were active at the same time stay folded.
+ *
  * @module
  */
 
 import { Problem } from "./data_source.js";
+import { el } from "./dom.js";
+import { relatedKeys } from "./lane_layout.js";
 import { Lanes } from "./lanes.js";
 
 /** @typedef {import("./types.js").App} App */
@@ -21,6 +26,8 @@ const LANES_REFRESH_MS = 15_000;
 const LANES_AGAIN_MS = 1_000;
 /** How often. */
 const MAX_LANES_AGAIN = 8;
+/** Height of the page from which on the related sessions are shown at once. */
+const MIN_LANES_HEIGHT_PX = 900;
 
 /**
  * Return the lanes of a session's page. They stay hidden while no other session belongs to it.
@@ -29,6 +36,9 @@ const MAX_LANES_AGAIN = 8;
  */
 export function createSessionLanes(app) {
   const lanes = new Lanes();
+  const title = el("summary", null, "Sessions at the same time");
+  const box = el("details", { class: "lanes-box" }, title, lanes.element);
+  let isRelated = false;
   /** @type {SessionRow[]} */
   let rows = [];
   let loadedAt = -Infinity;
@@ -37,12 +47,14 @@ export function createSessionLanes(app) {
   const show = () => {
     const known = rows.find((row) => row.key === app.data.id);
     const others = rows.filter((row) => row.key !== app.data.id);
-    lanes.show(
-      [sessionRowOf(app.timeline, app.data.id, known), ...others],
-      app.data.id,
-      requestTicks(app.timeline),
-    );
+    const all = [sessionRowOf(app.timeline, app.data.id, known), ...others];
+    lanes.show(all, app.data.id, requestTicks(app.timeline));
     lanes.setPoint(timeNear(app.timeline, app.state.current.point));
+    const family = isRelated ? new Set() : relatedKeys(all, app.data.id);
+    if (!others.some((row) => family.has(row.key))) return;
+    isRelated = true;
+    title.textContent = "Related sessions";
+    box.open ||= window.innerHeight >= MIN_LANES_HEIGHT_PX;
   };
   const load = async () => {
     loadedAt = performance.now();
@@ -70,7 +82,7 @@ export function createSessionLanes(app) {
     else if (state.version !== before.version) show();
     else if (state.point !== before.point) lanes.setPoint(timeNear(app.timeline, state.point));
   });
-  return { element: lanes.element, load };
+  return { element: box, load };
 }
 
 /**

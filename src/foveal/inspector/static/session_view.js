@@ -25,9 +25,6 @@ import { TimelineState } from "./timeline_state.js";
 /** @typedef {import("./types.js").Timeline} Timeline */
 /** @typedef {import("./data_source.js").DataSource} DataSource */
 
-/** Height of the page from which on the related sessions are shown at once. */
-const MIN_LANES_HEIGHT_PX = 900;
-
 /** Where the panels stand below the log; the style sheets have the same width. */
 const NARROW = "(max-width: 1000px)";
 
@@ -150,7 +147,7 @@ function showSession(app, parts) {
     scrubber.redraw();
     log.redraw();
   };
-  clear(parts.scrubber, scrubber.element, lanesBox(lanes.element));
+  clear(parts.scrubber, scrubber.element, lanes.element);
   clear(parts.log, problemNotes(app), filters.element, log.element);
   clear(parts.panels, tabs.element);
   addHeadTools(parts.head, [live.element, createExportButton(app), help.button, theme.element]);
@@ -168,16 +165,6 @@ function showSession(app, parts) {
     addHeadFacts(app, parts.head);
     live.start();
   };
-}
-
-/**
- * Return a part that can be folded; it is open where the rows of the log have room enough beside it.
- * @param {HTMLElement} lanes
- * @returns {HTMLElement}
- */
-function lanesBox(lanes) {
-  const isOpen = window.innerHeight >= MIN_LANES_HEIGHT_PX;
-  return el("details", { class: "lanes-box", open: isOpen }, el("summary", null, "Related sessions"), lanes);
 }
 
 /**

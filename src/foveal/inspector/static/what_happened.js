@@ -10,7 +10,7 @@
  * @module
  */
 
-import { MISS_CAUSES, lostText } from "./cache_map.js";
+import { MISS_CAUSES } from "./cache_map.js";
 import { kindName, levelName } from "./event_kinds.js";
 import { formatCount, formatDollars, formatDuration, formatNumber, formatPercent, oneLine, savedText } from "./format.js";
 import { groupStatements } from "./statement_groups.js";
@@ -126,7 +126,9 @@ export function missLines({ requests }) {
   const lines = sorted.slice(0, SHOWN_MISSES).map((request) => {
     const miss = /** @type {import("./types.js").CacheMiss} */ (request.miss);
     const cause = MISS_CAUSES[miss.cause] ?? miss.cause;
-    return { label: `Request ${formatNumber(request.number)}`, href: requestHref(request), text: `${lostText(miss)} (${cause}): ${oneLine(miss.text)}` };
+    const price = miss.lost === null ? "" : `, ${formatDollars(miss.lost)} more`;
+    const text = `${formatCount(miss.tokens, "token")} read again${price} (${cause}): ${oneLine(miss.text)}`;
+    return { label: `Request ${formatNumber(request.number)}`, href: requestHref(request), text };
   });
   return { lines, rest: restOf(missed.length - lines.length, "miss", "#panel=requests", "misses") };
 }

@@ -62,6 +62,7 @@ export function adviceLines(timeline, { statements, surprises }) {
     unpaidAdvice(timeline),
     surpriseAdvice(surprises),
     ...sizeAdvice(timeline),
+    otherAgentAdvice(timeline),
     usageAdvice(timeline),
   ].filter((line) => line !== null);
   if (lines.length) return { lines };
@@ -164,6 +165,18 @@ function sizeAdvice(timeline) {
     lines.push({ label: `Shorten results of ${oneLine(tool)}`, href: "#panel=composition", text });
   }
   return lines;
+}
+
+/**
+ * What Foveal would have done, for a recording of another agent.
+ * @param {TimelineState} timeline
+ * @returns {HappenedLine | null}
+ */
+function otherAgentAdvice({ requests, format, window }) {
+  const newest = requests[requests.length - 1];
+  if (format === "foveal" || !newest || newest.tokens < (newest.window || window) * MIN_FILLED_SHARE) return null;
+  const text = "What if replays this recording under a policy, without a model, and shows the bill and each request.";
+  return { label: "See what Foveal would save", href: "#panel=what-if", text };
 }
 
 /**

@@ -155,7 +155,7 @@ def _pays_after(model: Model, *, removed: int, behind: int) -> int | None:
 def _card(event: Event) -> ReductionCard | None:
     """Return the card of a reduction without its effect on the request; None for any other event."""
     match event.fact:
-        case Clipped(target=target) as clip:
+        case Clipped(target=target) as clip if not clip.shows_all:
             return ReductionCard(seq=event.seq, kind="clipped", rule=clip.rule, first=target, last=target)
         case Masked() as masked:
             targets = [mask.target for mask in masked.masks]

@@ -152,6 +152,8 @@ def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | Compaction
     """Return in one line what a reduction did, and why, such as `masked 4 messages: a smaller request costs
     less`."""
     match fact:
+        case Clipped() if fact.shows_all:
+            done = f"shows {handle(fact.target)} whole again"
         case Clipped():
             done = f"clipped {handle(fact.target)} from {fact.total_tokens:,} to {fact.kept_tokens:,} tokens"
         case Masked():

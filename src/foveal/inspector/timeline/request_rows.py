@@ -12,11 +12,16 @@ from typing import Final, NamedTuple
 
 from foveal.core.log.events import (
     AnyFact,
+    Clipped,
+    Compacted,
+    Dropped,
     Equipped,
     Event,
     Instructed,
+    Masked,
     ModelSaid,
     Opened,
+    Reverted,
     Rewound,
     ToolReturned,
     Used,
@@ -277,13 +282,14 @@ class RequestRows:
 
 def _moved_cause(seq: int, fact: AnyFact | None) -> tuple[MissCause, int, str]:
     if isinstance(fact, Rewound):
-        return "edit", seq, f"moved by {handle(seq)}: the client changed its history"
+        return "edit", seq, f"{handle(seq)}: the client changed its history"
     if isinstance(fact, ToolReturned):
-        return "edit", seq, f"moved by {handle(seq)}: a result came after later messages"
+        return "edit", seq, f"{handle(seq)}: a result came after later messages"
     if isinstance(fact, UserSaid):
-        return "reduction", seq, f"moved by {handle(seq)}: an expansion ended with the user's message"
+        return "reduction", seq, f"{handle(seq)}: an expansion ended with the user's message"
     sentence = "" if fact is None else event_sentence(fact)
-    return "reduction", seq, f"moved by {handle(seq)}: {sentence}"
+    names_itself = isinstance(fact, Clipped | Masked | Dropped | Compacted | Reverted)
+    return "reduction", seq, f"{handle(seq)}{'' if names_itself else ':'} {sentence}"
 
 
 def _item(change: ViewChange) -> _SentItem:

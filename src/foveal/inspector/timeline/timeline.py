@@ -91,7 +91,7 @@ class CacheMiss(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: str
     """A `MissCause`."""
     text: str
-    """The cause in one sentence, such as "moved by e1499: masked 4 results, price"."""
+    """The cause in one sentence, such as "e1499 masked 4 messages: a smaller request costs less"."""
     by: int = -1
     """The event that caused it; -1 if none did."""
     key: str = ""

@@ -88,6 +88,8 @@ def is_reported(fact: AnyFact) -> bool:
         return fact.reason != "hand" and not fact.rule.endswith(AGREED)
     if isinstance(fact, Masked) and fact.reason == REFUSED_MEDIA:
         return True
+    if isinstance(fact, Clipped) and fact.shows_all:
+        return False
     return isinstance(fact, Masked | Clipped) and fact.rule.endswith(NO_CONSENT)
 
 

@@ -138,6 +138,8 @@ def reduction_rows(events: Iterable[Event], before: int, after: int) -> list[Row
 def _reduction_notes(event: Event) -> Iterator[tuple[str, Style]]:
     fact = event.fact
     match fact:
+        case Clipped() if fact.shows_all:
+            pass
         case Clipped():
             target = handle(fact.target)
             yield (
