@@ -236,7 +236,7 @@ PLAN = Plan(first=2, last=8, turns=1, events=4, before=900, room=100, total=1_00
         (Masked(masks=(Mask(target=4, text="gone"),)), "does not contain e4, so nothing leads back to the text"),
         (Masked(masks=(Mask(target=4, text="see e41"),)), "does not contain e4, so nothing leads back to the text"),
         (Masked(masks=(Mask(target=4, text=f"e4 {LONG}"),)), "the placeholder of e4 takes"),
-        (Masked(masks=tuple(Mask(target=seq, text=f"e{seq}\n") for seq in range(4, 14, 2))), "no record of the rest"),
+        (Masked(masks=tuple(Mask(target=n, text=f"e{n}\n") for n in range(4, 14, 2))), "no record of the rest"),
         (Masked(masks=(Mask(target=4, text="e4", part=0),)), "it masks part 0 of e4"),
         (Dropped(ranges=((90, 99),), names_ranges=True), "it drops no step that is shown"),
         (Dropped(ranges=((1, 1),), names_ranges=True), "it drops e1, which is a step that must stay (instructed)"),

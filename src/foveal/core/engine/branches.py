@@ -372,9 +372,7 @@ def kept_handles(branch: int, given: Mapping[str, Any]) -> tuple[int, ...]:
 
 def joined_ranges(events: Sequence[Event]) -> Ranges:
     """Return the ranges of what `join` has recorded in effective events: the caller's history has none of it."""
-    began = {
-        event.seq for event in events if isinstance(event.fact, Branched) and event.fact.is_joined
-    }
+    began = {event.seq for event in events if isinstance(event.fact, Branched) and event.fact.is_joined}
     ended = ((event.fact.branch, event.seq) for event in events if isinstance(event.fact, BranchEnded))
     return tuple((first, last) for first, last in ended if first in began)
 

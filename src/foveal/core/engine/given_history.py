@@ -173,7 +173,9 @@ class GivenHistory:
         if adopted.left_out is not None:
             self._record_left_out(adopted.left_out)
         if adopted.rest:
-            self._leave(adopted.rest[0].seq - 1, is_unrelated=adopted.is_unrelated, is_diverged=adopted.is_diverged)
+            self._leave(
+                adopted.rest[0].seq - 1, is_unrelated=adopted.is_unrelated, is_diverged=adopted.is_diverged
+            )
         return adopted
 
     def _take_back(self, given: list[Any], wire: Wire) -> bool:
@@ -237,8 +239,8 @@ def _is_beside(event: Event) -> bool:
 
 
 def _stored_messages(log: Sequence[Event]) -> list[Event]:
-    """Return the messages of a log that a caller still has: not rewound, not left out by its sliding window, and not
-    brought back by `join`. A summary of the provider that the model cannot read is still in the caller's history."""
+    """Return the messages of a log that a caller still has: not rewound, not left out by its sliding window, and
+    not brought back by `join`. A summary of the provider that the model cannot read is still in its history."""
     events = effective_events([event for event in log if not _takes_item_back(event)])
     left_out = tuple(span for fact in _left_out_drops(events).values() for span in fact.ranges)
     return [event for event in _given(events) if not is_within(event.seq, left_out)]

@@ -80,7 +80,9 @@ class _LadderMoves:
         """Return whether this object was made here, or a plan for what it hides."""
         return any(made is decision for made in self._made) or (
             isinstance(decision, Plan)
-            and any(isinstance(made, Plan) and _hidden_by(made) == _hidden_by(decision) for made in self._made)
+            and any(
+                isinstance(made, Plan) and _hidden_by(made) == _hidden_by(decision) for made in self._made
+            )
         )
 
     def _legal(self, chosen: Set[int]) -> list[Step]:
