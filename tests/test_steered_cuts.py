@@ -302,6 +302,23 @@ async def test_a_session_asks_its_hook_and_stores_the_answer() -> None:
         assert [fact.focus for fact in steered] == ["the parser"]
 
 
+@pytest.mark.anyio
+async def test_a_hook_that_uses_its_session_is_refused_and_does_not_wait_for_itself() -> None:
+    held = list[foveal.Session]()
+
+    async def pin(cut: ProposedCut) -> None:
+        await asyncio.gather(held[0].pin("Never."))
+
+    async with foveal.stores.MemoryStore() as store:
+        one = await foveal.Session.open(store, "s", model=plain_model(6_000), on_reduction=pin)
+        held.append(one)
+        await one.take(*session(40))
+        with pytest.warns(ReductionHookFailed, match="Busy: the hook `on_reduction` of this session"):
+            await asyncio.wait_for(one.fit(), 5)
+        await one.pin("Answer in French.")
+        assert "Answer in French." in str((await one.fit()).facts)
+
+
 # ── Focus ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -91,3 +91,21 @@ def test_a_forked_session_asks_the_hook_too() -> None:
         return seen
 
     assert asyncio.run(work())
+
+
+def test_a_joined_branch_is_shown_after_a_restart_and_an_edit_of_what_follows_keeps_it() -> None:
+    ctx, messages = context(40_000), [user("Why is CI red?")]
+    ctx.fit(messages)
+    child = ctx.fork("Read the log.")
+    child.append(user("Read the log."), {"role": "assistant", "content": "The disk was full."})
+    ctx.join(child)
+    fitted = ctx.fit(messages)
+    loaded = Context.load(ctx.save())
+    assert loaded.fit(messages) == fitted
+    edits = ([{"role": "assistant", "content": said}] for said in ("I free some space.", "I add a disk."))
+    for edit in edits:
+        assert loaded.fit(messages + edit) == fitted + edit
+        again = Context.load(loaded.save())
+        assert again.fit(messages + edit) == fitted + edit
+        assert again.fit([*messages, user("Go on.")]) == [*fitted, user("Go on.")]
+        assert Context.load(loaded.save()).fit([*messages, user("Go on.")]) == [*fitted, user("Go on.")]

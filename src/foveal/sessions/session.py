@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
-from typing import Any, Final, NoReturn, Self, Unpack
+from typing import Any, Final, Literal, NoReturn, Self, Unpack
 
 from msgspec.structs import replace
 
@@ -113,6 +114,7 @@ from foveal.core.view.view import View
 from foveal.core.wire.tool_schemas import parse_arguments
 from foveal.errors import (
     BadSetting,
+    Busy,
     Conflict,
     FovealError,
     ReductionHookFailed,
@@ -141,6 +143,34 @@ def events_in_memory(model: Model, caps: Caps | None = None) -> int:
     if caps is not None and caps.max_input_tokens is not None:
         max_input = min(max_input, caps.max_input_tokens)
     return min(2_000, max(100, max_input // 200 * 2))
+
+
+_asking: ContextVar[asyncio.Lock | None] = ContextVar("asking", default=None)
+"""The lock of the session whose hook is at work in this task, or in the one that has started it."""
+
+
+class _OwnHookLock(asyncio.Lock):
+    """Lets one operation of a session work at a time. A hook is part of one, and would wait for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_asking = False
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Refuse what the hook does with the session, as long as it works."""
+        token, self._is_asking = _asking.set(self), True
+        try:
+            yield
+        finally:
+            self._is_asking = False
+            _asking.reset(token)
+
+    async def acquire(self) -> Literal[True]:
+        """Wait for the lock; raises `Busy` in the hook that the lock is held for."""
+        if self._is_asking and _asking.get() is self:
+            raise Busy("the hook `on_reduction` of this session is at work: it cannot use the session")
+        return await super().acquire()
 
 
 class Session:
@@ -198,7 +228,7 @@ class Session:
         )
         self._background = background
         self._clock = clock
-        self._lock = asyncio.Lock()
+        self._lock = _OwnHookLock()
         self._fitter = RequestFitter(
             self._writer,
             background,
@@ -1148,9 +1178,10 @@ class Session:
         """Return what the hook asks for in a log of `count` events; nothing if it fails, with a warning."""
         assert self._hook is not None
         try:
-            answer = self._hook(proposed)
-            if isinstance(answer, Awaitable):
-                answer = await answer
+            with self._lock.asking():
+                answer = self._hook(proposed)
+                if isinstance(answer, Awaitable):
+                    answer = await answer
             return read_wish(answer, count=count)
         except Exception as error:  # noqa: BLE001 (no request is lost because of a hook)
             failed = failed_wish(error)

@@ -6,13 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import foveal
 from foveal import BadSetting, Context, events
 from foveal.core.log.events import Compacted, Dropped, Event, Mask, Masked, Reverted
 from foveal.core.policies.own_policy import OWN_REASON
 from foveal.errors import BadReduction, SettingsChanged
-from foveal.policies import Budget, Decision, Moment, PolicyView
+from foveal.policies import Budget, Decision, Moment, Plan, PolicyView
 
 Json = dict[str, Any]
 
@@ -222,6 +223,7 @@ def test_a_session_uses_it() -> None:
 # ── What is refused ──────────────────────────────────────────────────────────────────────────────────────
 
 LONG = "word " * 600
+PLAN = Plan(first=2, last=8, turns=1, events=4, before=900, room=100, total=1_000, reason="x", rule="x")
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,9 @@ LONG = "word " * 600
         (Masked(masks=(Mask(target=2, text="e2"),)), "it masks e2, which is no tool result that is shown"),
         (Masked(masks=(Mask(target=18, text="e18"),)), "it masks e18, which may not be hidden: check `can_hide`"),
         (Masked(masks=(Mask(target=4, text="gone"),)), "does not contain e4, so nothing leads back to the text"),
+        (Masked(masks=(Mask(target=4, text="see e41"),)), "does not contain e4, so nothing leads back to the text"),
         (Masked(masks=(Mask(target=4, text=f"e4 {LONG}"),)), "the placeholder of e4 takes"),
+        (Masked(masks=tuple(Mask(target=n, text=f"e{n}\n") for n in range(4, 14, 2))), "no record of the rest"),
         (Masked(masks=(Mask(target=4, text="e4", part=0),)), "it masks part 0 of e4"),
         (Dropped(ranges=((90, 99),), names_ranges=True), "it drops no step that is shown"),
         (Dropped(ranges=((1, 1),), names_ranges=True), "it drops e1, which is a step that must stay (instructed)"),
@@ -246,7 +250,11 @@ LONG = "word " * 600
         (events.Clipped(target=3, pieces=((0, 5), "e3")), "it clips e3, which is no tool result"),
         (events.Clipped(target=4, pieces=((0, 9_999_999), "e4")), "it shows a span of e4 outside of its"),
         (events.Clipped(target=4, pieces=((0, 5), "…")), "no marker in the clip of e4 contains e4"),
+        (events.Clipped(target=4, pieces=((0, 5), "see e41")), "no marker in the clip of e4 contains e4"),
         (events.Clipped(target=4, pieces=((0, 5), f"e4 {LONG}")), "the clip of e4 has"),
+        (PLAN, "it summarises e2, which is a step that must stay (user): check `can_go`"),
+        (replace(PLAN, first=3, last=3), "it summarises e3 without its result e4"),
+        (replace(PLAN, first=90, last=99), "it summarises no step that is shown"),
     ],
 )  # fmt: skip
 def test_a_bad_reduction_is_refused_with_the_policy_and_the_reason(decision: object, problem: str) -> None:

@@ -40,6 +40,7 @@ from foveal.core.log.events import (
     raw,
     text_of,
 )
+from foveal.core.log.ranges import Ranges
 from foveal.core.models.budget import Budget
 from foveal.core.tokens.message_tokens import PER_MESSAGE
 from foveal.core.view.fold import effective_events
@@ -367,6 +368,13 @@ def kept_handles(branch: int, given: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 # ── Messages of a fork ───────────────────────────────────────────────────────────────────────────────────
+
+
+def joined_ranges(events: Sequence[Event]) -> Ranges:
+    """Return the ranges of what `join` has recorded in effective events: the caller's history has none of it."""
+    began = {event.seq for event in events if isinstance(event.fact, Branched) and event.fact.is_joined}
+    ended = ((event.fact.branch, event.seq) for event in events if isinstance(event.fact, BranchEnded))
+    return tuple((first, last) for first, last in ended if first in began)
 
 
 def joined_messages(events: Sequence[Event]) -> list[Event]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from foveal.core.engine.branches import joined_ranges
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.history_diff import (
     Adopted,
@@ -172,14 +173,15 @@ class GivenHistory:
         if adopted.left_out is not None:
             self._record_left_out(adopted.left_out)
         if adopted.rest:
-            to = adopted.rest[0].seq - 1 if adopted.last < 0 else adopted.last
-            self._leave(to, is_unrelated=adopted.is_unrelated, is_diverged=adopted.is_diverged)
+            self._leave(
+                adopted.rest[0].seq - 1, is_unrelated=adopted.is_unrelated, is_diverged=adopted.is_diverged
+            )
         return adopted
 
     def _take_back(self, given: list[Any], wire: Wire) -> bool:
         """Show again what a sliding window has left out, if the history has it again; return whether it has."""
         log = self._engine.log
-        returned = StoredMessages(_said(effective_events(log))).returned(list(wire.read(given)))
+        returned = StoredMessages(_given(effective_events(log))).returned(list(wire.read(given)))
         if not returned:
             return False
         for seq, fact in _left_out_drops(effective_events(log)).items():
@@ -237,11 +239,16 @@ def _is_beside(event: Event) -> bool:
 
 
 def _stored_messages(log: Sequence[Event]) -> list[Event]:
-    """Return the messages of a log that a caller still has: not rewound, and not left out by its sliding window.
-    A summary of the provider that the model cannot read is still in the caller's history."""
+    """Return the messages of a log that a caller still has: not rewound, not left out by its sliding window, and
+    not brought back by `join`. A summary of the provider that the model cannot read is still in its history."""
     events = effective_events([event for event in log if not _takes_item_back(event)])
     left_out = tuple(span for fact in _left_out_drops(events).values() for span in fact.ranges)
-    return [event for event in _said(events) if not is_within(event.seq, left_out)]
+    return [event for event in _given(events) if not is_within(event.seq, left_out)]
+
+
+def _given(events: Sequence[Event]) -> list[Event]:
+    joined = joined_ranges(events)
+    return [event for event in _said(events) if not is_within(event.seq, joined)]
 
 
 def _takes_item_back(event: Event) -> bool:

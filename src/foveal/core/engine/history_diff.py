@@ -251,8 +251,6 @@ class Adopted(NamedTuple):
 
     marks: list[Marked]
     """Fields around messages that have changed since."""
-    last: int
-    """Seq of the last recognised event; -1 without one."""
     rest: Sequence[Event] = ()
     """Messages of the log that the history does not have there."""
     left_out: tuple[int, int] | None = None
@@ -360,16 +358,15 @@ class MessageHistory:
         after_gap = stored.end_of_left_out(chunks[matched:], taken)
         if not after_gap:
             rest = stored.events[taken:]
-            last = stored.events[taken - 1].seq if taken else -1
             new = chunks[matched:]
             is_unrelated, is_diverged = stored.is_unrelated(taken, new), stored.is_diverged(taken, new)
-            return Adopted(marks, last, rest, is_unrelated=is_unrelated, is_diverged=is_diverged)
+            return Adopted(marks, rest, is_unrelated=is_unrelated, is_diverged=is_diverged)
         left = stored.events[taken].seq, stored.events[after_gap].seq - 1
         gap = len(self.known)
         count = len(stored.events) - after_gap
         marks += self._adopt_chunks(given, _with_facts(chunks[matched:], count), stored, after_gap)
         self.known.note_gap(gap, left[0] - 1)
-        return Adopted(marks, stored.events[-1].seq, left_out=left)
+        return Adopted(marks, left_out=left)
 
     def _adopt_chunks(
         self, given: list[Any], chunks: Sequence[MessageChunk], stored: StoredMessages, first: int

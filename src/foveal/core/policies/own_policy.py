@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence, Set
 from math import inf
 from typing import Final, TypeVar, assert_never, cast
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from foveal.core.compaction.plan import Plan, plan_record
 from foveal.core.log.events import Clipped, Compacted, Dropped, Masked, Reverted, handle
-from foveal.core.log.ranges import is_within
+from foveal.core.log.ranges import Ranges, is_within
 from foveal.core.models.budget import Budget
 from foveal.core.policies import economy, ladder, simple
 from foveal.core.policies.moment import Decision, Moment
@@ -62,7 +63,7 @@ class _LadderMoves:
         room = ladder.record_room(self._budget, policy, hidden=sum(map(view.units_of, removed)))
         terms = ladder.summary_terms(policy)
         planned = plan_record(view, terms, removed=removed, savings=(), room=room, reason=OWN_REASON)
-        return None if planned is None else replace(planned, focus=focus)
+        return None if planned is None else self._note(replace(planned, focus=focus))
 
     def drop(self, steps: Set[int]) -> Dropped | None:
         """Return the reduction that drops steps; None if nothing forces it and too little would be left."""
@@ -76,8 +77,13 @@ class _LadderMoves:
         return self._note(_decide_by_ladder(self._view, budget, moment, cast(Policy, policy)))
 
     def has_made(self, decision: Decision) -> bool:
-        """Return whether this object was made here."""
-        return any(made is decision for made in self._made)
+        """Return whether this object was made here, or a plan for what it hides."""
+        return any(made is decision for made in self._made) or (
+            isinstance(decision, Plan)
+            and any(
+                isinstance(made, Plan) and _hidden_by(made) == _hidden_by(decision) for made in self._made
+            )
+        )
 
     def _legal(self, chosen: Set[int]) -> list[Step]:
         """Return the chosen steps, oldest first, without those whose thinking later ones need."""
@@ -143,13 +149,13 @@ def decide_own(view: View, budget: Budget, moment: Moment, policy: Policy) -> De
         raise
     if not policy.is_own:
         return chosen
-    if isinstance(chosen, Plan):
-        # A second summary for a request would be one of the first; the model is asked once.
-        chosen = None if moment.compacted else replace(chosen, ask=chosen.ask and not moment.paused)
-    elif not moves.has_made(chosen):
+    if not moves.has_made(chosen):
         problem = _problem(view, moves, chosen) or _harm(view, budget, chosen)
         if problem:
             raise BadReduction(policy.name, problem)
+    if isinstance(chosen, Plan):
+        # A second summary for a request would be one of the first; the model is asked once.
+        chosen = None if moment.compacted else replace(chosen, ask=chosen.ask and not moment.paused)
     if chosen is None and view.units > budget.hard:
         return moves.by_settings(policy, budget, moment)
     return chosen
@@ -171,12 +177,23 @@ def _problem(view: View, moves: _LadderMoves, chosen: object) -> str:
             return next(filter(None, (_clip_problem(view, clipped) for clipped in clips)), "")
         case Clipped():
             return _clip_problem(view, chosen)
+        case Plan():
+            return _plan_problem(view, moves, chosen)
         case Compacted():
             return "it is a finished summary: return `view.summarise(steps)`, which plans one"
         case Reverted():
             return "it takes a reduction back, which only the user may"
         case _:
             return f"it is a {type(chosen).__name__}: return what a method of the view returns, or None"
+
+
+def _hidden_by(plan: Plan) -> tuple[object, ...]:
+    return plan.first, plan.last, plan.keep, plan.masks
+
+
+def _names(text: str, name: str) -> bool:
+    """Return whether a text has this handle, and not only a longer one that begins with it."""
+    return re.search(rf"\b{name}\b", text) is not None
 
 
 def _mask_problem(view: View, moves: _LadderMoves, masked: Masked) -> str:
@@ -192,7 +209,7 @@ def _mask_problem(view: View, moves: _LadderMoves, masked: Masked) -> str:
             return f"it masks {name}, which may not be hidden: check `can_hide`"
         if mask.part != -1:
             return f"it masks part {mask.part} of {name}: a placeholder replaces a whole result (part -1)"
-        if name not in mask.text:
+        if not _names(mask.text, name):
             return f"the placeholder of {name} does not contain {name}, so nothing leads back to the text"
         before, after = slot.result.replaceable_units(view.meter), view.meter.counter.count(mask.text)
         if after >= before:
@@ -206,18 +223,34 @@ def _drop_problem(view: View, moves: _LadderMoves, dropped: Dropped) -> str:
         return "it drops no step that is shown: return None instead"
     if not dropped.names_ranges:
         return "its notice names nothing (names_ranges=False), so nothing leads back to what it drops"
+    return _gone_problem(view, moves, gone, dropped.ranges, verb="drops")
+
+
+def _plan_problem(view: View, moves: _LadderMoves, plan: Plan) -> str:
+    if plan.masks:
+        return "its plan has placeholders of its own: return `view.hide(results)` for them"
+    span, keep = ((plan.first, plan.last),), frozenset(plan.keep)
+    inside = [step for step in view.steps if is_within(step.seq, span) and step.seq not in keep]
+    gone = [step for step in inside if step.kind in ("user", "model")]
+    if not gone:
+        return "it summarises no step that is shown: return None instead"
+    return _gone_problem(view, moves, gone, span, verb="summarises")
+
+
+def _gone_problem(view: View, moves: _LadderMoves, gone: Sequence[Step], ranges: Ranges, *, verb: str) -> str:
+    """Return why these steps may not go, "" if they may."""
     removable = moves.removable()
     for step in gone:
         if id(step) not in removable:
             why = "pinned" if step.is_pinned else f"a step that must stay ({step.kind})"
-            return f"it drops {handle(step.seq)}, which is {why}: check `can_go`"
+            return f"it {verb} {handle(step.seq)}, which is {why}: check `can_go`"
     needed = needed_thinking(view, {id(step) for step in gone})
     for step in gone:
         if id(step) in needed:
-            return f"it drops {handle(step.seq)}, whose thinking a later call needs"
-        outside = (one.seq for one in step.shown_messages() if not is_within(one.seq, dropped.ranges))
+            return f"it {verb} {handle(step.seq)}, whose thinking a later call needs"
+        outside = (one.seq for one in step.shown_messages() if not is_within(one.seq, ranges))
         if (left := next(outside, None)) is not None:
-            return f"it drops {handle(step.seq)} without its result {handle(left)}"
+            return f"it {verb} {handle(step.seq)} without its result {handle(left)}"
     return ""
 
 
@@ -234,7 +267,7 @@ def _clip_problem(view: View, clipped: Clipped) -> str:
     spans = [piece for piece in clipped.pieces if not isinstance(piece, str)]
     if any(not 0 <= first <= last <= len(text) for first, last in spans):
         return f"it shows a span of {name} outside of its {len(text):,} characters"
-    if not any(name in piece for piece in clipped.pieces if isinstance(piece, str)):
+    if not any(_names(piece, name) for piece in clipped.pieces if isinstance(piece, str)):
         return f"no marker in the clip of {name} contains {name}, so nothing leads back to the text"
     before, after = len(text), len(message.clipped_text(clipped))
     return "" if after < before else f"the clip of {name} has {after:,} characters, and the text {before:,}"
@@ -248,7 +281,7 @@ def _harm(view: View, budget: Budget, chosen: Decision) -> str:
     if isinstance(chosen, Dropped):
         gone = sum(view.units_of(step) for step in view.steps if is_within(step.seq, chosen.ranges))
     elif isinstance(chosen, Masked):
-        empty = (view.unmasked_results[mask.target] for mask in chosen.masks if "\n" not in mask.text)
+        empty = (view.unmasked_results[mask.target] for mask in chosen.masks if "\n" not in mask.text.strip())
         gone = sum(slot.result.units(view.meter) for slot in empty if slot.result is not None)
     if leaves_half(view, gone):
         return ""
