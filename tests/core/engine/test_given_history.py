@@ -339,6 +339,28 @@ def test_a_loaded_context_sends_what_the_saved_one_would() -> None:
     assert loaded.log == ctx.log
 
 
+@pytest.mark.parametrize("items_per_fit", [1, 2, 3])
+def test_a_loaded_context_knows_items_of_responses_that_came_one_after_the_other(items_per_fit: int) -> None:
+    said = [{"type": "output_text", "text": "I look."}]
+    again = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]}
+    history: list[Message] = [
+        {"role": "user", "content": "Go."},
+        {"type": "message", "role": "assistant", "content": said},
+        {"type": "function_call", "call_id": "c1", "name": "bash", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "ok"},
+        again,
+        {"type": "function_call", "call_id": "c2", "name": "bash", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c2", "output": "ok"},
+    ]
+    ctx = Context("gpt-4.1")
+    for end in range(1, len(history) + 1, items_per_fit):
+        ctx.fit(history[:end])
+    sent = ctx.fit(history)
+    loaded = Context.load(ctx.save())
+    assert loaded.fit(history) == sent
+    assert len(loaded.log) == len(ctx.log)
+
+
 def test_a_loaded_context_continues_after_an_edit() -> None:
     history = turns(0, 5)
     loaded = Context.load(long_context(history).save(), window=8_000, reserve=1_000)

@@ -352,8 +352,7 @@ class MessageHistory:
         """Recognise a history in what a stored log has said: its beginning, or all that a sliding window has
         left."""
         stored = StoredMessages(said)
-        chunks = list(wire.read(given))
-        taken, matched = stored.common_beginning(chunks)
+        chunks, taken, matched = _as_recorded(given, wire, stored)
         marks = self._adopt_chunks(given, chunks[:matched], stored, 0)
         after_gap = stored.end_of_left_out(chunks[matched:], taken)
         if not after_gap:
@@ -442,6 +441,30 @@ def _is_given(event: Event) -> bool:
     if isinstance(fact, Instructed):
         return not fact.is_beside_history
     return isinstance(fact, MESSAGE_FACTS)
+
+
+def _as_recorded(given: list[Any], wire: Wire, stored: StoredMessages) -> tuple[list[MessageChunk], int, int]:
+    """Return a history as chunks, how many stored events it begins with, and the number of chunks up to there.
+
+    Items of OpenAI Responses that are read together may have come one after the other, each in a request of its own.
+    """
+    chunks = list(wire.read(given))
+    taken, matched = stored.common_beginning(chunks)
+    while matched < len(chunks) and chunks[matched].messages > 1:
+        start = sum(chunk.messages for chunk in chunks[:matched])
+        for end in range(start + 1, start + chunks[matched].messages):
+            parts = list(wire.read(given[start:end]))
+            after, found = stored.common_beginning(parts, taken)
+            if parts and found == len(parts):
+                rest = list(wire.read(given, end))
+                chunks[matched:] = [*parts, *rest]
+                matched += found
+                taken, found = stored.common_beginning(rest, after)
+                matched += found
+                break
+        else:
+            break
+    return chunks, taken, matched
 
 
 def _with_facts(chunks: Sequence[MessageChunk], count: int) -> list[MessageChunk]:
