@@ -446,7 +446,7 @@ def _is_given(event: Event) -> bool:
 def _as_recorded(given: list[Any], wire: Wire, stored: StoredMessages) -> tuple[list[MessageChunk], int, int]:
     """Return a history as chunks, how many stored events it begins with, and the number of chunks up to there.
 
-    Items of OpenAI Responses that are read together may have come one after the other, each in a request of its own.
+    Items of OpenAI Responses that are read together may have come one after the other, in requests of their own.
     """
     chunks = list(wire.read(given))
     taken, matched = stored.common_beginning(chunks)
