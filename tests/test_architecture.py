@@ -28,7 +28,8 @@ from foveal.cli.version import version_text
 SOURCE: Final = Path(foveal.__file__).parent
 
 LIBRARY: Final = (
-    "errors user_paths",
+    "errors",
+    "user_paths",
     "core.log",
     "events",
     "core.tokens core.redaction",

@@ -1,10 +1,14 @@
-"""Paths of the user's own files."""
+"""Paths of the user's own files, and the prompt that is in one."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+from foveal.errors import BadSetting
 
 
 def config_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -34,3 +38,20 @@ def _folder(variable: str, default: str, environ: Mapping[str, str] | None) -> P
     # The XDG specification says to ignore relative paths.
     base = Path(given) if os.path.isabs(given) else Path(home) / default
     return base / "foveal"
+
+
+MAX_PROMPT_BYTES: Final = 64 * 1024
+_FILE_URL: Final = "file://"
+
+
+def prompt_text(setting: str) -> str:
+    """Return the prompt of a `prompt` setting: "" for the bundled one, a text, or the content of `file://path`."""
+    if not setting.startswith(_FILE_URL):
+        return setting
+    path = Path(setting[len(_FILE_URL) :]).expanduser()
+    with suppress(OSError, UnicodeDecodeError):
+        if path.is_file() and path.stat().st_size <= MAX_PROMPT_BYTES:
+            return path.read_text("utf-8")
+    raise BadSetting(
+        "prompt", setting, f"a file that exists, in UTF-8, of at most {MAX_PROMPT_BYTES:,} bytes"
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import foveal
-from foveal.adapters.openai_agents_session import FovealSession
+from foveal.adapters.openai_agents import FovealSession
 
 ITEMS: list[Any] = [
     {"role": "user", "content": "Where is the zebra?"},

@@ -30,7 +30,7 @@ from foveal.server.auth_tokens import TokenRole
 from foveal.server.http import app as server_app
 from foveal.server.http.shutdown import ShutdownState, StopSignal, shut_down
 from foveal.server.jobs.schedule_store import ScheduleStore, schedule_from_config
-from foveal.server.proxy.routes import Upstreams
+from foveal.server.proxy.upstreams import Upstreams
 from foveal.stores import open_store
 from foveal.testing import Scripted
 from foveal.web.listener import bind, run_server

@@ -19,8 +19,7 @@ from foveal import transcripts
 from foveal.core.log import Event, UserSaid
 from foveal.errors import StoreUnusable
 from foveal.recall.archive import Archive, ArchiveSource, SqliteSource, TranscriptSource
-from foveal.recall.archive.index import ArchiveIndex
-from foveal.recall.archive.index_file import INDEX_FORMAT, IndexFile
+from foveal.recall.archive.index import INDEX_FORMAT, ArchiveIndex, IndexFile
 from foveal.recall.archive.source import SessionEntry, SessionLog
 from foveal.stores import open_store
 from support.claude_files import claude_line, write_claude

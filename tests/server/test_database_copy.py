@@ -33,8 +33,13 @@ from foveal.ports import Checkpoint, Store
 from foveal.server.audit import AuditAction, AuditFilter, AuditTrail
 from foveal.server.auth_tokens import AuthTokens, MemoryChoice
 from foveal.server.copying import PAGE_BYTES, CopyProgress, copy_database, copy_place
-from foveal.server.copying.progress import PageSize, fitting_items
-from foveal.server.copying.table_copy import OTHER_TABLES, TOKENS_TABLE, TableCopySpec
+from foveal.server.copying.checked_copy import (
+    OTHER_TABLES,
+    TOKENS_TABLE,
+    PageSize,
+    TableCopySpec,
+    fitting_items,
+)
 from foveal.server.databases import Database, Transaction
 from foveal.server.inbox import Inbox, SessionSetup
 from foveal.server.jobs.queue import Job, JobQueue

@@ -29,7 +29,7 @@ from foveal.ports import Reply, ReplyPiece
 from foveal.server import AuthTokens, Service
 from foveal.server.http.app import app
 from foveal.server.jobs import JobWorker
-from foveal.server.proxy.routes import Upstreams
+from foveal.server.proxy.upstreams import Upstreams
 from support.threaded_server import ThreadedServer
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from foveal import config
 from foveal.core.log import Event
 from foveal.server import AuthTokens, Service
 from foveal.server.http.app import app
-from foveal.server.proxy.routes import Upstreams
+from foveal.server.proxy.upstreams import Upstreams
 from foveal.web.listener import bind, run_server, url_of
 from support.raw_upstream import DEADLINE, Piece, RawUpstream, ReceivedRequest, Script, answer, stream_head
 from support.threaded_server import ThreadedServer

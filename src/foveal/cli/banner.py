@@ -16,7 +16,7 @@ from foveal.providers.selection import SERVICES
 from foveal.server import Service
 from foveal.server.auth_tokens import AuthTokens
 from foveal.server.jobs.schedule_store import ScheduleStore, format_time
-from foveal.server.proxy.routes import Upstreams
+from foveal.server.proxy.upstreams import Upstreams
 from foveal.web.http_headers import is_loopback
 
 WILDCARD_HOSTS: Final = ("0.0.0.0", "::", "")

@@ -20,7 +20,7 @@ from foveal.errors import BadSetting, FovealError, StoreUnusable
 if TYPE_CHECKING:
     from foveal.mcp_server.memory_access import MemoryAccess
     from foveal.recall.archive import Archive, ArchiveSource
-    from foveal.recall.archive.index_file import IndexFile
+    from foveal.recall.archive.index import IndexFile
 
 COMMANDS: Final = ("mcp",)
 _MAX_PORT: Final = 65_535
@@ -142,7 +142,7 @@ def _open_archive(sources: Sequence[ArchiveSource], tokens: int) -> Archive:
 
 def _open_index() -> IndexFile | None:
     """Return the index in the user's cache folder, None if it cannot be used; say why, and if it is built again."""
-    from foveal.recall.archive.index_file import IndexFile
+    from foveal.recall.archive.index import IndexFile
     from foveal.user_paths import cache_folder
 
     try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from foveal.server.gateways.gateway import RunningBot
     from foveal.server.http.shutdown import ShutdownState, StopSignal
     from foveal.server.jobs import JobWorker
-    from foveal.server.proxy.routes import Upstreams
+    from foveal.server.proxy.upstreams import Upstreams
 
 # ── Warm-up ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -325,7 +325,7 @@ async def _running_components(
     from foveal.cli.served_inspector import served_inspector
     from foveal.server.http.app import app
     from foveal.server.jobs import JobWorker
-    from foveal.server.proxy.routes import Upstreams
+    from foveal.server.proxy.upstreams import Upstreams
     from foveal.web.listener import run_server
 
     async with AsyncExitStack() as stack:

@@ -15,7 +15,6 @@ from foveal.config.instructions.rules import InstructionRules
 from foveal.config.keys import KEYS, ConfigKey, KeyPath, ScheduleSetting, dotted_name, find_key
 from foveal.config.project import ItemAnswer
 from foveal.config.sources import ConfigValue, ValueSource
-from foveal.context.prompt_file import prompt_text
 from foveal.core.engine.settings import SettingArguments, resolve_settings
 from foveal.core.models.model import Model, model
 from foveal.core.policies import Policy, policy
@@ -24,6 +23,7 @@ from foveal.errors import BadSetting
 from foveal.policies import find_policy
 from foveal.policies.installed import NO_TABLES
 from foveal.providers import LOCAL_SERVICE
+from foveal.user_paths import prompt_text
 
 # ── Policy ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -48,7 +48,6 @@ from msgspec.structs import replace
 from foveal.branches.branch import Branch
 from foveal.branches.model_tools import BRANCH_TOOL_NAMES
 from foveal.branches.model_tools import answer as branch_answer
-from foveal.context.prompt_file import prompt_text
 from foveal.context.threads import ContextLock, note_request, own_request, run_in_thread
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
@@ -187,6 +186,7 @@ from foveal.errors import (
     UsageMissing,
 )
 from foveal.ports import Store
+from foveal.user_paths import prompt_text
 
 if TYPE_CHECKING:
     from foveal.context.memories import ContextMemories

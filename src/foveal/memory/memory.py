@@ -50,7 +50,7 @@ from foveal.memory.facts import (
     to_event,
 )
 from foveal.memory.files import FILES_LOG_SUFFIX, MemoryFiles
-from foveal.memory.fold import MemoryEntry, MemoryState, texts_of
+from foveal.memory.fold import MemoryEntry, MemoryState, memory_text, texts_of
 from foveal.memory.markdown import FileEdits
 from foveal.memory.proposed import joined_proposals, model_proposals, propose_from
 from foveal.memory.quotes import (
@@ -63,7 +63,6 @@ from foveal.memory.quotes import (
     typed_words,
 )
 from foveal.memory.search import EntryIndex
-from foveal.memory.shown_text import memory_text
 from foveal.memory.spoken import (
     CALLS_OFF,
     EVERYTHING,

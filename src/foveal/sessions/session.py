@@ -25,7 +25,6 @@ from typing import Any, Final, Literal, NoReturn, Self, Unpack
 from msgspec.structs import replace
 
 from foveal.branches.branch import Branch
-from foveal.context.prompt_file import prompt_text
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
 from foveal.core.engine.asked_cut import (
@@ -132,6 +131,7 @@ from foveal.sessions.event_writer import DEFAULT_OPTIONS, EventWriter, SessionOp
 from foveal.sessions.fitter import ManualCompaction, RequestFitter
 from foveal.sessions.log_reader import BranchReader, effective_slices
 from foveal.sessions.offload import offload
+from foveal.user_paths import prompt_text
 
 REPORTED_PER_FOLDED: Final = 8
 """Events that a report lists in the time in which one new event is counted and folded, about."""

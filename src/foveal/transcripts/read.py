@@ -12,7 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
-from foveal.core.wire.dialect_names import DIALECTS, SHORT_NAMES
+from foveal.core.wire.dialects import DIALECTS, SHORT_NAMES
 from foveal.errors import BadSetting
 from foveal.transcripts.claude_code import CLAUDE_CODE
 from foveal.transcripts.codex import CODEX

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from foveal.agent.terminal.session_picker import age
+from foveal.agent.terminal.resuming import age
 from foveal.core.log import Event, Opened, UserSaid
 from foveal.errors import FovealError
 from foveal.recall.archive.stored_sessions import SessionSummary, newest_session_of, session_summaries

@@ -14,7 +14,6 @@ from anthropic.types import Message
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from foveal.context.prompt_file import prompt_text
 from foveal.core.compaction import (
     Draft,
     DraftFailure,
@@ -38,6 +37,7 @@ from foveal.core.models.model import model
 from foveal.core.tokens.counter import counter
 from foveal.errors import BadSetting
 from foveal.sessions.background_compaction import run_dialogue_async
+from foveal.user_paths import prompt_text
 
 GPT = model("gpt-4.1")
 COUNT = counter("estimate")

@@ -11,7 +11,7 @@ import foveal
 from foveal.core.compaction.summariser import Summariser
 from foveal.core.log.events import DialectName, UserSaid
 from foveal.core.wire import DIALECTS, checked_dialect, full_name, wire_for
-from foveal.core.wire.dialect_names import SHORT_NAMES
+from foveal.core.wire.dialects import SHORT_NAMES
 from foveal.errors import BadSetting
 from foveal.transcripts import write_messages
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.core.tokens.media_tokens import DEFAULT_MEDIA_UNITS, MAX_IMAGE_UNITS, image_dimensions
+from foveal.core.tokens.message_tokens import DEFAULT_MEDIA_UNITS, MAX_IMAGE_UNITS, image_dimensions
 from foveal.core.wire.media import MediaSize, measure_media, media_source, mime_type
 from foveal.core.wire.openai_responses import BLANK_IMAGE_URL
 

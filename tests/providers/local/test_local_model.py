@@ -132,7 +132,7 @@ HOLDER: Final = textwrap.dedent(
     """
     import asyncio, sys
     from pathlib import Path
-    from foveal.providers.local.server import LocalServer
+    from foveal.providers.local.model import LocalServer
     async def main():
         server = await LocalServer.start(Path(sys.argv[1]), window=256, home=Path(sys.argv[2]))
         print(server.pid, flush=True)

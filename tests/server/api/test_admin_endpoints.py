@@ -12,7 +12,7 @@ import pytest
 
 from foveal.server import AuthTokens
 from foveal.server.audit import AuditEntry, AuditFilter
-from foveal.server.http.audited_requests import action_of
+from foveal.server.http.guard import action_of
 from support.api_server import ApiServer
 from support.inspected_server import TOKEN_HEADER, page_token
 from support.waiting import wait_until

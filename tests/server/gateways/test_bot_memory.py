@@ -13,8 +13,8 @@ from foveal.core.log.events import Noted
 from foveal.errors import BadSetting
 from foveal.server import ChatPlace
 from foveal.server.chat_markers import own_words
+from foveal.server.gateways.chat_commands import NOTHING_REMEMBERED, OTHER_USER, TURNED_OFF
 from foveal.server.gateways.incoming import ChatAuthor, IncomingFile, IncomingMessage, QuotedText
-from foveal.server.gateways.memory_commands import NOTHING_REMEMBERED, OTHER_USER, TURNED_OFF
 from foveal.server.gateways.model_text import model_text
 from foveal.server.gateways.texts import PROPOSALS
 from foveal.server.inbox import SessionSetup

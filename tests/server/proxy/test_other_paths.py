@@ -17,7 +17,7 @@ import httpx
 import openai
 import pytest
 
-from foveal.server.proxy.other_paths import ANTHROPIC_RESOURCES, OPENAI_RESOURCES
+from foveal.server.proxy.routes import ANTHROPIC_RESOURCES, OPENAI_RESOURCES
 from support.upstream import (
     DEADLINE,
     Piece,

@@ -33,7 +33,7 @@ from foveal.agent.terminal.project_consent import (
     servers_of,
     settings_of,
 )
-from foveal.agent.terminal.session_picker import choose_session_id, real_folder
+from foveal.agent.terminal.resuming import choose_session_id, real_folder
 from foveal.agent.terminal.tool_approval import ToolApproval
 from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import UserMessage

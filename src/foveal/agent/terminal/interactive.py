@@ -16,14 +16,14 @@ from foveal.agent.permissions.command_rules import SHELL_TOOL
 from foveal.agent.terminal.chat_loop import ChatLoop
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.commands import parse_command
+from foveal.agent.terminal.commands.remembering import propose_at_end
 from foveal.agent.terminal.factory import is_bundled
 from foveal.agent.terminal.options import ChatOptions, WrongOption
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.context_card import window_source
-from foveal.agent.terminal.output.recent_turns import show_recent_turns
 from foveal.agent.terminal.output.screen import Screen
 from foveal.agent.terminal.output.styled_text import Row, Span, bold, counted, dim, row, text_rows
-from foveal.agent.terminal.proposals import propose_at_end
+from foveal.agent.terminal.resuming import show_recent_turns
 from foveal.agent.terminal.user_input import Completions
 from foveal.agent.terminal.user_interface import LeaveChat
 from foveal.core.engine.report import Report

@@ -44,7 +44,7 @@ from foveal.core.models.model import Model, model
 from foveal.core.view.request import Fitted
 from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks, limit_cache_marks
 from foveal.core.wire.common import Json
-from foveal.core.wire.dialect_names import checked_dialect
+from foveal.core.wire.dialects import checked_dialect
 from foveal.core.wire.native_compaction import (
     COMPACTION_BETA,
     COMPACTION_FIELD,

@@ -27,8 +27,7 @@ from foveal.core.wire.common import (
     replace_surrogates,
     same_role,
 )
-from foveal.core.wire.dialect_detection import detect_dialect, likely_dialect
-from foveal.core.wire.dialect_names import DIALECTS, checked_dialect, full_name
+from foveal.core.wire.dialects import DIALECTS, checked_dialect, detect_dialect, full_name, likely_dialect
 from foveal.core.wire.event_text import original_text, quote_lines, transcript_text
 from foveal.core.wire.safe_print import exact_line
 from foveal.errors import BadSetting

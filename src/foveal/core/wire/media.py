@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from foveal.core.tokens.media_tokens import DEFAULT_MEDIA_UNITS, MediaKind, MediaSource, media_units
+from foveal.core.tokens.message_tokens import DEFAULT_MEDIA_UNITS, MediaKind, MediaSource, media_units
 
 BYTES_MARK: Final = "$bytes"
 """Field of the object that stands for `bytes` of boto3 in stored Bedrock blocks; its value is Base64."""

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 from foveal.core.log.events import Dialect, DialectName, Instructed, Opaque, raw
 from foveal.core.wire.bound_thinking import claude_version
 from foveal.core.wire.common import Json
-from foveal.core.wire.dialect_names import checked_dialect
+from foveal.core.wire.dialects import checked_dialect
 from foveal.core.wire.event_text import inline
 from foveal.core.wire.openai_responses import ADDITIONAL_TOOLS_TYPE
 from foveal.errors import BadSetting

@@ -40,8 +40,7 @@ from foveal.recall.archive.answer import (
     search_head,
     session_title,
 )
-from foveal.recall.archive.index import ArchiveIndex
-from foveal.recall.archive.index_file import IndexFile
+from foveal.recall.archive.index import ArchiveIndex, IndexFile
 from foveal.recall.archive.listing import (
     ListedSession,
     QueryPart,

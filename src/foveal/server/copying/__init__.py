@@ -11,7 +11,7 @@ index, which the first search of a session builds again, and the job engine's ow
 engine again.
 """
 
+from foveal.server.copying.checked_copy import PAGE_BYTES, CopyProgress
 from foveal.server.copying.database_copy import copy_database, copy_place
-from foveal.server.copying.progress import PAGE_BYTES, CopyProgress
 
 __all__ = ["PAGE_BYTES", "CopyProgress", "copy_database", "copy_place"]

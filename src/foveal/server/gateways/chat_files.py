@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from foveal.core.models.model import Model
 from foveal.core.models.vocabulary import counter_for
-from foveal.core.tokens.media_tokens import image_dimensions
+from foveal.core.tokens.message_tokens import image_dimensions
 from foveal.server.gateways.incoming import IncomingFile
 
 Modality = Literal["image", "pdf"]

@@ -38,10 +38,16 @@ from foveal.core.wire.safe_print import one_line
 from foveal.errors import ContextOverflow, FovealError, NothingToAsk, UnknownSession
 from foveal.server.chat_records import CHAT_MESSAGE_TTL_S, ChatMessage, ChatPlace, Chats, find_place
 from foveal.server.gateways import texts
-from foveal.server.gateways.chat_commands import ChatCommands, RunningTurns, reduction_notes, turn_reductions
+from foveal.server.gateways.chat_commands import (
+    MEMORY_COMMANDS,
+    ChatCommands,
+    MemoryCommands,
+    RunningTurns,
+    reduction_notes,
+    turn_reductions,
+)
 from foveal.server.gateways.chat_files import Fetch, no_fetch, read_files, read_kinds
 from foveal.server.gateways.incoming import AccessControl, IncomingMessage
-from foveal.server.gateways.memory_commands import MEMORY_COMMANDS, MemoryCommands
 from foveal.server.gateways.model_text import (
     NOTICE_INTERVAL_S,
     message_notices,

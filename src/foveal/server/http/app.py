@@ -35,13 +35,13 @@ from foveal.server.auth_tokens import AuthTokens
 from foveal.server.daily_usage import usage_day
 from foveal.server.gateway_health import GatewayHealth
 from foveal.server.http import json_logs
-from foveal.server.http.audited_requests import AuditMiddleware
-from foveal.server.http.guard import METRICS_PATH, CallerCache, Guard, Pages
+from foveal.server.http.guard import METRICS_PATH, AuditMiddleware, CallerCache, Guard, Pages
 from foveal.server.http.json_logs import RequestLogMiddleware
 from foveal.server.http.prometheus import CONTENT_TYPE, MAX_TENANT_LABELS, PrometheusMetrics
 from foveal.server.http.shutdown import ShutdownMiddleware, ShutdownState
 from foveal.server.http.tracing import Tracing
-from foveal.server.proxy import routes as proxy
+from foveal.server.proxy.routes import routes as proxy_routes
+from foveal.server.proxy.upstreams import Upstreams
 from foveal.web.http_errors import HttpError, encode_json, error_format, error_response, http_error_of
 from foveal.web.http_headers import is_loopback
 
@@ -149,7 +149,7 @@ def _iso_time(at: float | None) -> str | None:
 def app(
     service: Service,
     *,
-    upstreams: proxy.Upstreams,
+    upstreams: Upstreams,
     worker: JobWorker | None,
     shutdown: ShutdownState | None = None,
     gateways: Callable[[], Sequence[GatewayHealth]] = tuple,
@@ -171,7 +171,7 @@ def app(
     shutdown.check_tokens_with(tokens.valid)
     application = Starlette(
         routes=[
-            *proxy.routes(service, upstreams),
+            *proxy_routes(service, upstreams),
             *api.routes(service, worker),
             *_server_routes(service, shutdown, metrics, gateways),
             *(pages.routes() if pages else ()),

@@ -20,8 +20,7 @@ from foveal.server.gateways import texts
 from foveal.server.gateways.delivery import SEND_PAUSES_S
 from foveal.server.gateways.gateway import base_url, connection_states
 from foveal.server.gateways.telegram import telegram
-from foveal.server.gateways.telegram.entities import FormattedText, format_markdown
-from foveal.server.gateways.telegram.send import REFUSED_PART
+from foveal.server.gateways.telegram.send import REFUSED_PART, FormattedText, format_markdown
 from foveal.testing import Scripted
 from support.gated_provider import GatedProvider, run
 from support.serve_process import Server, serving

@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 from telegram import MessageEntity
 
 from foveal.server.gateways.outgoing import ChannelMessage
-from foveal.server.gateways.telegram.entities import FormattedText
-from foveal.server.gateways.telegram.send import REFUSED_PART, TELEGRAM_MESSAGE_LIMIT, telegram_parts
+from foveal.server.gateways.telegram.send import (
+    REFUSED_PART,
+    TELEGRAM_MESSAGE_LIMIT,
+    FormattedText,
+    telegram_parts,
+)
 from support.markdown_answers import Answer, answers, numbered
 
 STYLES = (MessageEntity.BOLD, MessageEntity.ITALIC, MessageEntity.STRIKETHROUGH)

@@ -15,7 +15,6 @@ from foveal.agent.permissions.command_rules import SHELL_TOOL
 from foveal.agent.permissions.protected_paths import protected_part
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.output.agent_event_rows import note
-from foveal.agent.terminal.output.recent_turns import split_turns
 from foveal.agent.terminal.output.styled_text import (
     Row,
     Span,
@@ -26,7 +25,7 @@ from foveal.agent.terminal.output.styled_text import (
     row,
     table_lines,
 )
-from foveal.agent.terminal.session_picker import age
+from foveal.agent.terminal.resuming import age, split_turns
 from foveal.agent.terminal.user_interface import Choice, MenuItem, Question
 from foveal.agent.terminal.user_message import UserMessage, typed_text
 from foveal.agent.tools.file_history import (

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from foveal.errors import FovealError
 from foveal.server.chat_records import ChatPlace
 from foveal.server.gateways import texts
+from foveal.server.gateways.chat_commands import MEMORY_COMMANDS
 from foveal.server.gateways.chat_files import FileUnavailable
 from foveal.server.gateways.chat_sessions import PendingAnswer
 from foveal.server.gateways.delivery import Delivery
@@ -40,7 +41,6 @@ from foveal.server.gateways.incoming import (
     IncomingMessage,
     QuotedText,
 )
-from foveal.server.gateways.memory_commands import MEMORY_COMMANDS
 from foveal.server.gateways.outgoing import MEMORY_ACTION, PartSender
 from foveal.server.gateways.place_intake import MessagePiece, PlaceIntake
 from foveal.server.rate_limit import RateLimiter

@@ -32,13 +32,13 @@ from foveal.server.gateways.gateway import (
 )
 from foveal.server.gateways.incoming import MAX_UNKNOWN_USER_REPLIES_PER_MINUTE, IncomingMessage
 from foveal.server.gateways.place_intake import PIECE_WAIT_S, MessagePiece, PlaceIntake
-from foveal.server.gateways.telegram.entities import format_markdown
 from foveal.server.gateways.telegram.send import (
     LOG,
     LONG_POLL_S,
     TELEGRAM_TYPING_INTERVAL_S,
     BotApiClient,
     TelegramSender,
+    format_markdown,
 )
 from foveal.server.gateways.telegram.updates import ButtonPressed, GroupMoved, ParsedUpdate
 from foveal.server.live_session import LiveSession

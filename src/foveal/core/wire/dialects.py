@@ -1,13 +1,34 @@
-"""Detection of the dialect of messages, from features that only one dialect has."""
+"""Dialects: their names, long and short, and their detection from features that only one has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
 from foveal.core.log.events import Dialect
 from foveal.core.wire.cache_marks import has_cache_mark, is_cache_point
 from foveal.core.wire.common import BadField, as_mapping
+from foveal.errors import BadSetting
+
+DIALECTS: Final = tuple(name for name in get_args(Dialect) if name)
+"""The dialects, as errors, help texts and logs spell them."""
+SHORT_NAMES: Final[dict[str, Dialect]] = {"openai": "openai_chat", "responses": "openai_responses"}
+"""Other spellings of dialects, which every argument accepts."""
+_NAMED: Final = {**{name: name for name in get_args(Dialect)}, **SHORT_NAMES}
+
+
+def full_name(word: str) -> str:
+    """Return a short name of a dialect as Foveal prints it, and any other word as it is."""
+    return SHORT_NAMES.get(word, word)
+
+
+def checked_dialect(name: object) -> Dialect:
+    """Return the dialect of a name, or "" for one to detect; raises `BadSetting` for anything else."""
+    found = _NAMED.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise BadSetting("dialect", name, f'one of {", ".join(DIALECTS)}, or "" to detect it')
+    return cast(Dialect, found)
+
 
 _ANTHROPIC_KEYS: Final = frozenset({"clear_at", "output_config"})
 """Fields of a system message among the others."""
