@@ -58,7 +58,7 @@ PRODUCTS: Final = {
     "replay": "config",
     "agent": "config",
     "mcp_server": "config",
-    "server": "config web agent.loop agent.events agent.hooks agent.tool agent.log_recall",
+    "server": "config web agent.loop agent.events agent.tool agent.log_recall",
     "inspector": "config web replay",
     "cli": "config web replay agent mcp_server server inspector",
 }
@@ -287,8 +287,11 @@ def test_the_top_folder_holds_only_the_public_face() -> None:
     assert {path.name for path in SOURCE.glob("*.py")} == {
         "__init__.py",
         "__main__.py",
+        "branches.py",
         "errors.py",
+        "events.py",
         "old_paths.py",
+        "policies.py",
         "ports.py",
         "user_paths.py",
     }

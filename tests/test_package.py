@@ -34,7 +34,7 @@ IMPORTS: Final = {
     "redaction": "re2",
     "local": "foveal.providers.local.model",
     "llamacpp": "foveal.providers.local.model",
-    "mcp": "foveal.mcp_server.http",
+    "mcp": "foveal.mcp_server.recall_server",
     "inspect": "foveal.inspector.app",
     "chat": "foveal.agent.tools.mcp",
     "terminal": "foveal.agent.terminal.chat_loop",

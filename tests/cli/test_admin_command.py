@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from foveal.cli.__main__ import main
-from foveal.cli.token_command import TOKEN_ROLE_NAMES
+from foveal.cli.server_commands import TOKEN_ROLE_NAMES
 from foveal.core.log import Event, Used
 from foveal.server.auth_tokens import TOKEN_ROLES
 from foveal.server.daily_usage import DailyUsage

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from foveal.cli import pair_command
+from foveal.cli import server_commands
 from foveal.server import CODE_ALPHABET, MAX_WRONG_CODES, PairedUser, Pairing
 from foveal.server.pairing import CODE_CHARS, CODE_TTL_S, WRONG_CODE_WINDOW_S
 from support.paths import TESTS
@@ -190,8 +190,8 @@ def test_a_code_from_one_process_is_claimed_in_another_and_only_once(place: Path
 def command(*given: str, folder: Path) -> int:
     """Run `foveal pair …` without the rest of the program."""
     parser = argparse.ArgumentParser()
-    pair_command.add_commands(parser.add_subparsers())
-    return asyncio.run(pair_command.pair(parser.parse_args(["pair", *given, "--folder", str(folder)])))
+    server_commands.add_commands(parser.add_subparsers())
+    return asyncio.run(server_commands.pair(parser.parse_args(["pair", *given, "--folder", str(folder)])))
 
 
 def test_the_command_prints_a_working_code_and_lists_paired_users(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from foveal import cli
-from foveal.cli import admin_command, inspect_command, mcp_command, pair_command, serve, token_command, wrap
+from foveal.cli import inspect_command, mcp_command, serve, server_commands, wrap
 from foveal.errors import BadSetting
 
 SECRETS_BESIDE_KEYS: Final = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN", "FOVEAL_DATABASE", "PGPASSWORD")
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadSetting as problem:
         print(f"foveal: {problem}", file=sys.stderr)
         return 1
-    others = serve, token_command, admin_command, pair_command, mcp_command, wrap, inspect_command
+    others = serve, server_commands, mcp_command, wrap, inspect_command
     return cli.main(argv, others=others)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from foveal import __version__
-from foveal.cli.token_command import shell_command
+from foveal.cli.server_commands import shell_command
 from foveal.core.log.events import Dialect
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError

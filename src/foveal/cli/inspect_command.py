@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from foveal.inspector.export_data import ReportExport
     from foveal.inspector.sessions.collection import SessionCollection
     from foveal.inspector.sessions.source import ActionResult, OfferedWriter, SessionAction
-    from foveal.policies.installed import PolicyTables
+    from foveal.policies import PolicyTables
     from foveal.ports import Provider
     from foveal.recall.archive import ArchiveSource
 

@@ -110,7 +110,7 @@ async def _open_memory(stack: AsyncExitStack, *, writes: bool) -> MemoryAccess |
 
 async def _serve_client(archive: Archive, memory: MemoryAccess | None, port: int | None, names: str) -> None:
     if port is not None:
-        from foveal.mcp_server.http import serve_http
+        from foveal.mcp_server.recall_server import serve_http
 
         await serve_http(archive, port, memory)
         return

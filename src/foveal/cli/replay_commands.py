@@ -16,7 +16,7 @@ from foveal.errors import BadSetting, FovealError
 
 if TYPE_CHECKING:
     from foveal.core.policies import Policy
-    from foveal.policies.installed import PolicyTables
+    from foveal.policies import PolicyTables
     from foveal.transcripts import Transcript, UnreadableTranscript
 
 COMMANDS = ("replay", "tune", "why")

@@ -265,7 +265,7 @@ async def _check_before_serving(service: Service) -> None:
     This is also the first read of the database.
     """
     from foveal.cli.banner import explicit_folder
-    from foveal.cli.token_command import shell_command
+    from foveal.cli.server_commands import shell_command
     from foveal.server.auth_tokens import AuthTokens
     from foveal.web.http_headers import is_loopback
 
@@ -440,7 +440,7 @@ async def chat_tools(config: Config, platform: str, stack: AsyncExitStack) -> li
 async def _bots_text(service: Service, bots: Sequence[RunningBot]) -> str:
     """Describe the state of each chat app for the startup message."""
     from foveal.cli.banner import explicit_folder
-    from foveal.cli.token_command import shell_command
+    from foveal.cli.server_commands import shell_command
     from foveal.server.gateways.gateway import connection_states
 
     def pair(platform: str) -> str:

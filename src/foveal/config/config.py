@@ -20,8 +20,7 @@ from foveal.core.models.model import Model, model
 from foveal.core.policies import Policy, policy
 from foveal.core.reduction.truncation import Limits
 from foveal.errors import BadSetting
-from foveal.policies import find_policy
-from foveal.policies.installed import NO_TABLES
+from foveal.policies import NO_TABLES, find_policy
 from foveal.providers import LOCAL_SERVICE
 from foveal.user_paths import prompt_text
 

@@ -45,9 +45,8 @@ from typing import (
 from msgspec import Raw
 from msgspec.structs import replace
 
-from foveal.branches.branch import Branch
-from foveal.branches.model_tools import BRANCH_TOOL_NAMES
-from foveal.branches.model_tools import answer as branch_answer
+from foveal.branches import BRANCH_TOOL_NAMES, Branch
+from foveal.branches import answer as branch_answer
 from foveal.context.threads import ContextLock, note_request, own_request, run_in_thread
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome

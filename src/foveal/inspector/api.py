@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from foveal.inspector.timeline.request_diff import RequestDiff
     from foveal.inspector.timeline.sent_request import InspectedRequest
     from foveal.inspector.timeline.timeline import Timeline
-    from foveal.policies.installed import PolicyTables
+    from foveal.policies import PolicyTables
 
 MIN_QUERY_CHARS: Final = 2
 MAX_QUERY_CHARS: Final = 1_000

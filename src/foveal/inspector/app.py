@@ -43,6 +43,7 @@ from foveal.inspector.pages import (
     error_page,
     login_page,
     main_script,
+    memory_page,
     overview_page,
     session_page,
     static_file,
@@ -53,7 +54,7 @@ from foveal.web.http_headers import PAGE_SECURITY_HEADERS, Headers, header_value
 from foveal.web.request_body import read_query
 
 if TYPE_CHECKING:
-    from foveal.policies.installed import PolicyTables
+    from foveal.policies import PolicyTables
 
 WRITE_TOKEN_HEADER: Final = "X-Foveal-Inspect"
 MAX_BROWSER_LOGINS: Final = 1_000
@@ -278,8 +279,6 @@ class Inspector:
         if (call := self._call(request)) is None:
             return _redirect("login")
         if request.method == "GET":
-            from foveal.inspector.memory_page import memory_page  # loads the memory
-
             query = request.query_params.get("q", "")[:MAX_MEMORY_QUERY_CHARS]
             listed = await call.source.memories()
             if listed.problems and not call.shows_store_errors:

@@ -38,7 +38,7 @@ from foveal.web.http_headers import PAGE_SECURITY_HEADERS, RequestChecks, respon
 from foveal.web.listener import run_server, url_of
 
 if TYPE_CHECKING:
-    from foveal.policies.installed import PolicyTables
+    from foveal.policies import PolicyTables
 
 INSPECT_HOST: Final = "127.0.0.1"
 MAX_LOCAL_BODY_BYTES: Final = 1_000_000

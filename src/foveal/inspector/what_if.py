@@ -34,8 +34,7 @@ from foveal.errors import FovealError
 from foveal.inspector.step_surprises import logged_conversation, recorded_requests
 from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder
 from foveal.inspector.timeline.timeline import Timeline
-from foveal.policies import find_policy, policy_names
-from foveal.policies.installed import NO_TABLES, PolicyTables
+from foveal.policies import NO_TABLES, PolicyTables, find_policy, policy_names
 from foveal.replay.play import Loss, PolicyPlayer, ReplayCase, ReplaySetting, RequestScorer, Trace
 from foveal.replay.recall_score import Need, find_needs
 from foveal.replay.recorded_calls import RecordedConversation

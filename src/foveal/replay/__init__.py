@@ -19,7 +19,7 @@ strata.py          the same for groups of conversations: by pressure, window and
 choice.py          the rule that chooses a policy, and leave-one-source-out
 conclusion.py      which policy for these conversations, how sure, and the lines for foveal.toml
 tune.py            the constants of economy for these conversations, with half of them kept back
-table.py html.py plots.py   the results as text, JSON, a page and plots
+table.py html.py           the results as text, JSON, and a page with plots
 why.py             whether and why a text was not in a request
 """
 

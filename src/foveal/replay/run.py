@@ -35,8 +35,7 @@ from foveal.core.policies import Policy, policy
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.request_text import fact_text
 from foveal.errors import BadSetting, StoreError, UnreadableEvent
-from foveal.policies import find_policy
-from foveal.policies.installed import NO_TABLES, PolicyTables
+from foveal.policies import NO_TABLES, PolicyTables, find_policy
 from foveal.ports import Store
 from foveal.replay.play import (
     PolicyPlayer,

@@ -12,9 +12,8 @@ from foveal.ports import Store
 from foveal.server.databases import Database
 from foveal.server.databases.postgres_database import PostgresDatabase
 from foveal.stores.postgres.connection import MAX_CONNECTIONS, PostgresPool, SqlStatement
-from foveal.stores.postgres.leases import LEASE_TIMES, LeaseTimes, SessionLeases
+from foveal.stores.postgres.leases import LEASE_TIMES, LeaseTimes, PostgresWakeups, SessionLeases
 from foveal.stores.postgres.store import PostgresStore
-from foveal.stores.postgres.wakeups import PostgresWakeups
 from foveal.stores.session_locks import Locks
 
 

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, NoReturn, Self, Unpack
 
 from msgspec.structs import replace
 
-from foveal.branches.branch import Branch
+from foveal.branches import Branch
 from foveal.core import wire
 from foveal.core.compaction.summariser import Summarise, SummaryProgress, summariser_chain
 from foveal.core.engine.asked_cut import (

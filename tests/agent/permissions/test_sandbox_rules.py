@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from foveal.agent.permissions.sandbox import _find, find_sandbox
-from foveal.agent.permissions.sandbox.confinement import PrivateFolder
 from foveal.agent.permissions.sandbox.file_access import (
     AccessRule,
+    PrivateFolder,
     access_rules,
     user_homes,
     workspace_problem,
@@ -173,7 +173,7 @@ def test_a_folder_that_a_killed_process_left_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    confinement = "foveal.agent.permissions.sandbox.confinement"
+    confinement = "foveal.agent.permissions.sandbox.file_access"
     code = f"import os; from {confinement} import PrivateFolder; folder = PrivateFolder(); os._exit(0)"
     used = PrivateFolder()
     (abandoned,) = _folders_after(tmp_path, code) - {Path(used.empty_file).parent}

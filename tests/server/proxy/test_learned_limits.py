@@ -14,14 +14,14 @@ import pytest
 from foveal.core.log import Noted, Overflowed
 from foveal.core.models.model import model
 from foveal.core.wire.overflow_errors import recognise_overflow, refused_output
-from foveal.server.proxy.learned_limits import (
+from foveal.server.proxy.upstreams import (
     LIMITS_REFRESH_S,
     MAX_LIMIT_AGE_S,
     LearnedLimits,
     LimitedModel,
+    UpstreamTarget,
     limiting_features,
 )
-from foveal.server.proxy.upstreams import UpstreamTarget
 from support.gated_provider import run
 from support.provider_stand_in import StandIn
 from support.service_databases import open_database

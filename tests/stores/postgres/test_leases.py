@@ -13,8 +13,7 @@ import pytest
 
 from foveal.errors import LeaseLost
 from foveal.stores.postgres.connection import PostgresPool, SqlStatement
-from foveal.stores.postgres.leases import LeaseTimes, SessionLeases
-from foveal.stores.postgres.wakeups import PostgresWakeups
+from foveal.stores.postgres.leases import LeaseTimes, PostgresWakeups, SessionLeases
 from support.gated_provider import run
 from support.waiting import DEADLINE_S, until
 

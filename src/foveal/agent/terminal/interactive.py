@@ -30,8 +30,7 @@ from foveal.core.engine.report import Report
 from foveal.core.tokens.counter import counter
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import FovealError
-from foveal.policies import policy_names
-from foveal.policies.installed import NO_TABLES
+from foveal.policies import NO_TABLES, policy_names
 from foveal.user_paths import store_path
 
 MAX_COMPLETED_SESSIONS: Final = 1_000

@@ -120,7 +120,7 @@ SQLITE_TABLES: Final = (
     "CREATE INDEX IF NOT EXISTS heads_by_session ON heads(tenant, session, stale, seq)",
     "CREATE TABLE IF NOT EXISTS beside (tenant TEXT NOT NULL, session TEXT NOT NULL, name TEXT NOT NULL,"
     " words BLOB NOT NULL, PRIMARY KEY (tenant, session, name)) WITHOUT ROWID",
-    # proxy/learned_limits
+    # proxy/upstreams
     """CREATE TABLE IF NOT EXISTS learned_limits (
         upstream TEXT NOT NULL, model TEXT NOT NULL, features TEXT NOT NULL, kind TEXT NOT NULL,
         tokens INTEGER NOT NULL, teller BLOB NOT NULL, at REAL NOT NULL,

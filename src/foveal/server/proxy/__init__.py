@@ -13,6 +13,6 @@ With HTTP:
 endpoints            fits a request, sends it, and sends a smaller one if it was too large
 response_stream      the response on its way back to the client, and its recording
 routes               all routes; the other paths of the two APIs are forwarded unchanged
-upstreams            where a request goes, and with which key; learned_limits: what they refused
+upstreams            where a request goes, and with which key, and the limits that they state
 headers              which headers are forwarded, and the X-Foveal-… headers of responses
 """

@@ -37,7 +37,6 @@ from foveal.server.proxy import headers as proxy_headers
 from foveal.server.proxy.conversation import BYTES_PER_TOKEN
 from foveal.server.proxy.exchange import Exchange
 from foveal.server.proxy.find_conversation import SessionOfAnotherUser
-from foveal.server.proxy.learned_limits import LimitKind
 from foveal.server.proxy.response_stream import (
     IDEMPOTENCY_HEADER,
     JoinedResponse,
@@ -46,6 +45,7 @@ from foveal.server.proxy.response_stream import (
     SharedResponse,
 )
 from foveal.server.proxy.upstreams import (
+    LimitKind,
     Upstreams,
     UpstreamTarget,
     dialect_of_headers,

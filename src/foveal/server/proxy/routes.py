@@ -113,7 +113,7 @@ def dialect_of_path(path: str, headers: Headers) -> Dialect:
     return "openai_responses" if name in ("conversations", "responses") else "openai_chat"
 
 
-# ── Requests ────────────────────────────────────────────────────────────────────────────────
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class OtherPaths:

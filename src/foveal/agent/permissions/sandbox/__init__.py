@@ -23,8 +23,12 @@ from pathlib import Path
 from typing import Final
 
 from foveal.agent.permissions.sandbox.bubblewrap import BUBBLEWRAP_PROGRAM, Bubblewrap
-from foveal.agent.permissions.sandbox.confinement import Sandbox, SandboxFinding
-from foveal.agent.permissions.sandbox.file_access import user_homes, workspace_problem
+from foveal.agent.permissions.sandbox.file_access import (
+    Sandbox,
+    SandboxFinding,
+    user_homes,
+    workspace_problem,
+)
 from foveal.agent.permissions.sandbox.seatbelt import Seatbelt
 from foveal.core.wire.safe_print import one_line
 

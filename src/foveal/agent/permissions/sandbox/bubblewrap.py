@@ -15,8 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from foveal.agent.permissions.sandbox.confinement import PrivateFolder
-from foveal.agent.permissions.sandbox.file_access import AccessRule, access_rules
+from foveal.agent.permissions.sandbox.file_access import AccessRule, PrivateFolder, access_rules
 
 BUBBLEWRAP_PROGRAM: Final = "bwrap"
 _NAMESPACES: Final = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")

@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from foveal.agent.permissions.sandbox.confinement import PrivateFolder
-from foveal.agent.permissions.sandbox.file_access import Access, AccessRule, access_rules
+from foveal.agent.permissions.sandbox.file_access import Access, AccessRule, PrivateFolder, access_rules
 
 SEATBELT_PROGRAM: Final = "/usr/bin/sandbox-exec"
 _BASE_PROFILE: Final = """\

@@ -1,4 +1,7 @@
-"""Policies by name: presets, tables of a configuration, and policies of installed packages.
+"""Types for a policy of your own, under their public names, and policies by name.
+
+`foveal.Policy` is the class to derive from. Its method `decide` gets a `PolicyView`, a `Budget` and a `Moment`, and
+returns a `Decision`. `find_policy` returns a preset, or the policy of an installed package.
 
 A package offers a policy as an entry point of the group `foveal.policies`: a class that derives from
 `foveal.Policy`, an instance of one, or a function without arguments that returns one.
@@ -13,8 +16,25 @@ from typing import Any, Final, TypeAlias, cast
 
 from msgspec.structs import replace
 
+from foveal.core.compaction.plan import Plan
+from foveal.core.models.budget import Budget
+from foveal.core.policies.moment import Decision, Moment
+from foveal.core.policies.policy_view import PolicyResult, PolicyStep, PolicyView
 from foveal.core.policies.presets import PRESETS, Policy, PresetName, policy
 from foveal.errors import BadSetting
+
+__all__ = [
+    "Budget",
+    "Decision",
+    "Moment",
+    "Plan",
+    "PolicyResult",
+    "PolicyStep",
+    "PolicyView",
+    "find_policy",
+    "policy_names",
+]
+
 
 GROUP: Final = "foveal.policies"
 """The group of entry points."""
