@@ -540,22 +540,8 @@ class Context:
                 self._record_setup(system_content, tools)
             self._record_memory()
             self._record_loaded_tools()
-            self._engine.check_spending(at=now, sends=False)
-            for fact in self._engine.budget_facts(at=now):
-                self._record(fact)
-            if trigger is None:
-                self._reduce(now)
-                self._record_loaded_tools()
-            else:
-                self._engine.check_whole_fits()
-            self._engine.check_spending(at=now)
-            if trigger is not None and ReducedCounts.of(self._engine.view):
-                fitted = copy_messages(list(map(plain_json, history)))
-                self._requests.add_whole(self._engine)
-            else:
-                fitted, steps = self._writer.write(self._engine.view, self._wire)
-                self._requests.add(self._engine, steps)
-            note_request(self._requests, self._requests.last)
+            self._make_room(now, sends_whole=trigger is not None)
+            fitted = self._write_request(None if trigger is None else history)
             self._history.share_copies(known)
             return fitted if trigger is None else [*fitted, plain_json(trigger)]
 
@@ -1787,6 +1773,30 @@ class Context:
             warnings.warn(warning, stacklevel=3)
 
     # ── Fitting ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _make_room(self, now: float, *, sends_whole: bool) -> None:
+        """Reduce within the limits of spending. A history that the provider compacts is sent whole, if it fits."""
+        self._engine.check_spending(at=now, sends=False)
+        for fact in self._engine.budget_facts(at=now):
+            self._record(fact)
+        if sends_whole:
+            self._engine.check_whole_fits()
+        else:
+            self._reduce(now)
+            self._record_loaded_tools()
+        self._engine.check_spending(at=now)
+
+    def _write_request(self, whole: Sequence[Any] | None) -> list[Any]:
+        """Return the messages of the next request, and note that it is sent. `whole` is the history that is to be
+        sent unreduced, also where an earlier request showed it reduced."""
+        if whole is not None and ReducedCounts.of(self._engine.view):
+            fitted = copy_messages(list(map(plain_json, whole)))
+            self._requests.add_whole(self._engine)
+        else:
+            fitted, steps = self._writer.write(self._engine.view, self._wire)
+            self._requests.add(self._engine, steps)
+        note_request(self._requests, self._requests.last)
+        return fitted
 
     def _reduce(self, now: float, *, agreed: bool = False) -> None:
         engine, first = self._engine, self._engine.next_seq

@@ -483,14 +483,7 @@ class Engine:
         is_known = self._fitted_at is None and self.past_calls.is_reduced and self._fits(budget)
         if not moment.agreed and (is_known or self._fitted_at == (self.next_seq, budget)):
             return budget
-        if not moment.may_exceed:
-            check_irreducible(self.view, budget, self.calibration, self.policy)
-        if self.policy.compact and (self.policy.every_turns or self.view.units > budget.act // PREPARED_PART):
-            self.ledger_index.prepare_newest(self.log, newest_hidden(self.view))
-            self._names_ahead.read_some(self.view)
-        refused = self.provider_limits.refusals > 0
-        paused = self.compaction_health.is_paused and not moment.agreed
-        moment = replace(moment, paused=paused, refused=refused)
+        moment = self._begin_reducing(moment, budget)
         reviews, focus = MAX_REVIEWS if is_reviewed else 0, ""
         for _ in range(MAX_REDUCTIONS):
             reduction = decide(self.view, budget, moment, self.policy)
@@ -529,15 +522,30 @@ class Engine:
                 for fact in reduction if isinstance(reduction, tuple) else (reduction,):
                     self.append(fact, at=at)
             moment = replace(moment, cutting=True)
+        self._end_reducing(budget, has_cut=moment.cutting, at=at)
+        return budget
+
+    def _begin_reducing(self, moment: Moment, budget: Budget) -> Moment:
+        """Check what no reduction can change, read ahead for the record; return the moment to decide in."""
+        if not moment.may_exceed:
+            check_irreducible(self.view, budget, self.calibration, self.policy)
+        if self.policy.compact and (self.policy.every_turns or self.view.units > budget.act // PREPARED_PART):
+            self.ledger_index.prepare_newest(self.log, newest_hidden(self.view))
+            self._names_ahead.read_some(self.view)
+        refused = self.provider_limits.refusals > 0
+        paused = self.compaction_health.is_paused and not moment.agreed
+        return replace(moment, paused=paused, refused=refused)
+
+    def _end_reducing(self, budget: Budget, *, has_cut: bool, at: float | None) -> None:
+        """Check that the request fits, and record why summaries pause if that was not said yet."""
         if self.policy.refer:
-            self.view.line_index.catch_up(is_quiet=not moment.cutting)
+            self.view.line_index.catch_up(is_quiet=not has_cut)
         self._check_size(budget)
         health = self.compaction_health
         if health.is_paused and not health.explained and self.view.units > budget.act:
             note = refill_note(self.view, budget, self.calibration)
             self.append(Noted(text=note, topic=COMPACTION_TOPIC), at=at)
         self._fitted_at = (self.next_seq, budget)
-        return budget
 
     def reduce_to_fit(
         self,
