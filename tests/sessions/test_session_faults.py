@@ -12,10 +12,8 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from subprocess import PIPE
 from typing import IO, Any, Final
 
 import pytest
@@ -53,15 +51,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "chats.db"
 
 
-@contextmanager
-def worker(*args: object) -> Iterator[WarmProcess]:
-    """Run a child process, and end it afterwards."""
-    child = warm_start.start([WORKER, *args], stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
+def worker(*args: object) -> AbstractContextManager[WarmProcess]:
+    return warm_start.child([WORKER, *args])
 
 
 def shown(engine: Engine) -> list[Any]:

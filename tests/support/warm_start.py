@@ -175,6 +175,17 @@ def _read_exit_code_once(process: BaseProcess) -> None:
     popen.poll = poll
 
 
+@contextmanager
+def child(command: Sequence[object]) -> Iterator[WarmProcess]:
+    """Run a program with pipes, and kill it at the end."""
+    process = start(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def run(
     command: Sequence[object], *, input: Any = None, timeout: float = 240.0, **how: Any
 ) -> subprocess.CompletedProcess[Any]:

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from subprocess import PIPE
 from typing import IO, Final
@@ -43,15 +43,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "chats.db"
 
 
-@contextmanager
-def worker(*args: object) -> Iterator[WarmProcess]:
-    """Start a child process; kill it at the end."""
-    child = warm_start.start([WORKER, *args], stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
+def worker(*args: object) -> AbstractContextManager[WarmProcess]:
+    return warm_start.child([WORKER, *args])
 
 
 def output_of(*args: object) -> str:
