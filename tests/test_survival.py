@@ -321,7 +321,7 @@ def test_recorded_conversations_keep_both_laws(name: str, preset: str, window: i
     ctx = context(window, preset, summarise=MarkedWriter())
     messages = recorded(name)
     points = [at for at, message in enumerate(messages) if at and message["role"] == "assistant"]
-    every = 1 if SOAK else max(1, len(points) // 12)
+    every = max(1, len(points) // (60 if SOAK else 12))
     for number, taken in enumerate([*points, len(messages)]):
         try:
             request = ctx.fit(messages[:taken])

@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 @pytest.mark.long
 def test_schemathesis_finds_no_failure(server: ApiServer, tmp_path: Path) -> None:
     settings = tmp_path / "schemathesis.toml"
-    settings.write_text(CONFIG.format(examples=100 if SOAK else 1, scenarios=100 if SOAK else 3))
+    settings.write_text(CONFIG.format(examples=40 if SOAK else 1, scenarios=40 if SOAK else 3))
     program = "from schemathesis.cli import schemathesis; schemathesis()"
     done = subprocess.run(
         [sys.executable, "-c", program, "--config-file", settings, "run", f"{server.url}/openapi.json"],
