@@ -1,7 +1,7 @@
 """The laws on every recorded conversation, with three windows and every preset.
 
 The tests need ../shared/data beside the checkout. They replay a part of the combinations, and in long conversations
-the expensive checks run at every 16th call; FOVEAL_SOAK=1 replays all of them and checks every call.
+the expensive checks run at every 16th call; FOVEAL_SOAK=1 replays more of them and checks every fourth call.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from support.report_checks import adds_up
 DATA: Final = RECORDED
 FILES: Final = sorted(path for path in DATA.glob("*.jsonl.gz") if path.name != "raw.jsonl.gz")
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
+CHECKED_EVERY: Final = 4 if SOAK else 16
 
 pytestmark = [
     pytest.mark.data,
@@ -109,7 +110,7 @@ def attempt(ctx: Context, messages: list[Json]) -> tuple[list[Json], None] | tup
 def replay(messages: list[Json], window: int, policy: str) -> None:
     ctx = context(window, policy)
     points = list(call_points(messages))
-    every = 1 if SOAK or len(points) < 12 else 16
+    every = 1 if len(points) < 12 else CHECKED_EVERY
     first = recount(said(messages, "user")[:1])
     limit = ctx.report().limit
     task = policy == "economy"
@@ -138,7 +139,7 @@ def replay(messages: list[Json], window: int, policy: str) -> None:
 WINDOWS: Final = (8_000, 32_000, 128_000)
 OTHERS_SHARE: Final = 3
 """Of the conversations, one in this many is replayed with larger windows and under the other policies."""
-MAX_REPLAYED: Final = 1
+MAX_REPLAYED: Final = 3 if SOAK else 1
 """Conversations of a file that one test replays; the tests of other windows and policies replay others."""
 
 
@@ -165,10 +166,8 @@ def test_every_recorded_conversation_keeps_the_laws(path: Path, window: int, pol
 
 
 def selected(path: Path, policy: str, window: int) -> list[list[Json]]:
-    """Return the most conversations for the default policy in the smallest window; all with FOVEAL_SOAK."""
+    """Return the most conversations for the default policy in the smallest window."""
     found = conversations(path)
-    if SOAK:
-        return found
     share = 1 if policy == "economy" and window == WINDOWS[0] else min(OTHERS_SHARE, len(found))
     step = max(share, math.ceil(share * len(found) / MAX_REPLAYED))
     first = list(PRESETS).index(policy) + WINDOWS.index(window)

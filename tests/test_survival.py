@@ -321,7 +321,7 @@ def test_recorded_conversations_keep_both_laws(name: str, preset: str, window: i
     ctx = context(window, preset, summarise=MarkedWriter())
     messages = recorded(name)
     points = [at for at, message in enumerate(messages) if at and message["role"] == "assistant"]
-    every = 1 if SOAK else max(1, len(points) // 12)
+    every = max(1, len(points) // (60 if SOAK else 12))
     for number, taken in enumerate([*points, len(messages)]):
         try:
             request = ctx.fit(messages[:taken])
@@ -337,12 +337,14 @@ QUOTED_HANDLE: Final = re.compile(r"^- e(\d+), (?:standing|open|answered|replace
 
 
 def out_of_order(ctx: Context, request: list[Json]) -> list[str]:
-    """Return what stands before something that the user said earlier: messages, and quotes of a record."""
-    said: dict[str, int] = {}
+    """Return what stands before something that the user said earlier: messages, and quotes of a record. Of a text
+    that was said twice, nobody knows which one a message is."""
+    said: dict[str, list[int]] = {}
     for event in ctx.log:
         if isinstance(event.fact, UserSaid):
-            said.setdefault(text_of(event.fact.content), event.seq)
-    shown = [said[text] for message in request for text in strings(message) if text in said]
+            said.setdefault(text_of(event.fact.content), []).append(event.seq)
+    found = [said.get(text, []) for message in request for text in strings(message)]
+    shown = [seqs[0] for seqs in found if len(seqs) == 1]
     faults = [f"e{later} before e{earlier}" for later, earlier in pairwise(shown) if later > earlier]
     for text in strings(request):
         for section in text.split("The user said, in this order")[1:]:

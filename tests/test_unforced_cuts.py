@@ -5,7 +5,7 @@
 2. After cuts that are forced, most questions about old results are answered by the request or by one
    `recall_search`.
 
-FOVEAL_SOAK=1 runs 400 calls of every kind with every model.
+FOVEAL_SOAK=1 runs 200 calls of every kind with every model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from support.foreign_results import KINDS, ForeignResult, call_id, foreign_resul
 from support.histories import Json, recount, strings, user
 
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
-CALLS: Final = 400 if SOAK else 110
+CALLS: Final = 200 if SOAK else 110
 """Calls of a loop: 110 take about 50,000 tokens, more than any early cut waits for."""
 DIALECTS: Final[dict[str, Dialect]] = {
     "gpt-4.1": "openai_chat",

@@ -134,7 +134,7 @@ def test_a_refused_action_says_why(opener: Any, copied: InspectedServer, tmp_pat
     inspected.confirm("Expand")
     panel.locator(".action-answer .panel-problem").wait_for()
     (tmp_path / "elsewhere.db").rename(tmp_path / "copy.db")
-    inspected.forgive("status of 409", "status of 503", "net::ERR_")
+    inspected.forgive("status of 404", "status of 409", "status of 503", "net::ERR_")
 
 
 def test_the_page_follows_a_session_that_another_process_writes(

@@ -28,8 +28,12 @@ database = "none"
 max-examples = {scenarios}
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "404", "409", "422"]
+[[operations]]
+include-name = "POST /api/memory/{{user}}/proposals"
+checks.ensure_resource_availability.enabled = false
 """
-"""All checks and phases. A 422 matches its schema and is still not possible."""
+"""All checks and phases. A 422 matches its schema and is still not possible; the 404 of proposals is for the session
+in the body, not for the user of the path."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 @pytest.mark.long
 def test_schemathesis_finds_no_failure(server: ApiServer, tmp_path: Path) -> None:
     settings = tmp_path / "schemathesis.toml"
-    settings.write_text(CONFIG.format(examples=100 if SOAK else 1, scenarios=100 if SOAK else 3))
+    settings.write_text(CONFIG.format(examples=40 if SOAK else 1, scenarios=40 if SOAK else 3))
     program = "from schemathesis.cli import schemathesis; schemathesis()"
     done = subprocess.run(
         [sys.executable, "-c", program, "--config-file", settings, "run", f"{server.url}/openapi.json"],

