@@ -190,11 +190,15 @@ def _made_by(found: Sequence[Json]) -> str:
     label = "label" if "label" in found[0] else "reducer"
     one = [each for each in found if each[label] == found[0][label] and each.get("by") != "window"]
     sizes = (
-        f"{half}{each['name']}: {each['conversations']}, with {each['calls']:,} calls"
+        f"{half}{each['name']}: {each['conversations']}, with {each['calls']:,} calls{_measured_steps(each)}"
         for each in one
         for half in [f"half {each['half']}, " if "half" in each else ""]
     )
     return f"Made by `{found[0]['command']}`. Conversations, once for each window: {'; '.join(sizes)}."
+
+
+def _measured_steps(each: Json) -> str:
+    return f" and {each['samples']:,} steps" if each["samples"] else ""
 
 
 def _name(label: str) -> str:
