@@ -94,7 +94,7 @@ def _note(each: Json) -> str:
         f"worst tenth {_bits(each['surprise']['worst'])}; "
         f"names {recall_text(each, 'ident')}, lines {recall_text(each, 'line')}; "
         f"{each['breaks']['pooled']:.1f} breaks per 100, {each['over']} over; "
-        f"{each['conversations']} conversations, {each['calls']:,} calls"
+        f"{each['conversations']} conversations, {each['calls']:,} calls, {each['samples']:,} steps"
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ from bench.bench_peer_recall import percent, recall_text, replay_beside_peers
 from bench.bench_surprise import replay_options
 from bench.surprise_replay import DEFAULT_LIMIT, HALVES, TARGETS
 from bench.work import Json
+from foveal import __version__
 from foveal.replay.strata import STRATA
 
 ROOT: Final = Path(__file__).parents[1]
@@ -58,14 +60,18 @@ def measure(limit: int, windows: Sequence[int], minutes: float | None) -> None:
         ("peer_recall", "bench.peer_replay", ["--limit", str(limit)]),
     ):
         found = [
-            {"command": f"python -m bench {group} {' '.join(given)}"},
+            {
+                "command": f"python -m bench {group} {' '.join(given)}",
+                "day": time.strftime("%Y-%m-%d"),
+                "version": __version__,
+            },
             *replay_beside_peers(module, *given),
         ]
         stored(group).write_text("".join(json.dumps(each) + "\n" for each in found))
 
 
 def results(group: str) -> list[Json]:
-    """Return the stored results of a group, each with the command that made it."""
+    """Return the stored results of a group, each with the command, the day and the version that made it."""
     first, *lines = stored(group).read_text().splitlines()
     return [{**json.loads(first), **json.loads(line)} for line in lines if '"missing"' not in line]
 
@@ -186,15 +192,20 @@ def _windows(found: Sequence[Json]) -> list[str]:
 
 
 def _made_by(found: Sequence[Json]) -> str:
-    """Return a sentence with the command and the size of the sample, which is the same for all rows."""
+    """Return how the rows were made, and the size of the sample, which is the same for all of them."""
     label = "label" if "label" in found[0] else "reducer"
     one = [each for each in found if each[label] == found[0][label] and each.get("by") != "window"]
     sizes = (
-        f"{half}{each['name']}: {each['conversations']}, with {each['calls']:,} calls"
+        f"{half}{each['name']}: {each['conversations']}, with {each['calls']:,} calls{_measured_steps(each)}"
         for each in one
         for half in [f"half {each['half']}, " if "half" in each else ""]
     )
-    return f"Made by `{found[0]['command']}`. Conversations, once for each window: {'; '.join(sizes)}."
+    made = "Made on {day} with Foveal {version} by `{command}`.".format_map(found[0])
+    return f"{made} Conversations, once for each window: {'; '.join(sizes)}."
+
+
+def _measured_steps(each: Json) -> str:
+    return f" and {each['samples']:,} steps" if each["samples"] else ""
 
 
 def _name(label: str) -> str:

@@ -256,19 +256,15 @@ def results(traces: dict[Half, dict[str, list[Trace]]]) -> Iterator[Json]:
                 "label": label,
                 "is_default": candidate.is_default,
             }
-            yield from _grouped(facts, "pressure", by_pressure(some), some)
-            yield from _grouped(facts, "window", by_window(some), some)
+            yield from _grouped(facts, "pressure", by_pressure(some))
+            yield from _grouped(facts, "window", by_window(some))
 
 
-def _grouped(
-    facts: Json, kind: str, groups: Iterable[GroupStatistics], traces: Sequence[Trace]
-) -> Iterator[Json]:
-    samples = sum(len(trace.surprises) for trace in traces)
+def _grouped(facts: Json, kind: str, groups: Iterable[GroupStatistics]) -> Iterator[Json]:
     for group in groups:
         yield {
             **facts,
             "by": kind,
-            "samples": samples,
             "coder": "PPMd" if has_ppmd() else "zstandard",
             **msgspec.to_builtins(group),
         }

@@ -695,7 +695,7 @@ def test_the_table_has_a_row_for_each_policy_and_the_worst_losses() -> None:
     assert names.count("bare") == names.count("everything") == 3
     assert names.count(ORACLE) == 2
     assert names.count("oracle") == 1
-    assert "pressure 1–3: 1 conversation, 25 calls" in names
+    assert "pressure 1–3: 1 conversation, 25 calls, surprise of 8" in names
     assert "worst losses of bare:" in text
     assert "part_" in text
 
@@ -939,13 +939,13 @@ def test_replay_compares_windows_on_one_half_by_source(capsys: pytest.CaptureFix
     assert [
         line for line in lines if ": " in line and line.split()[0] in ("pressure", "window", "source")
     ] == [
-        "pressure ≤ 1: 4 conversations, 100 calls",
-        "pressure 1–3: 8 conversations, 200 calls",
-        "window 6,000: 4 conversations, 100 calls",
-        "window 9,000: 4 conversations, 100 calls",
-        "window 50,000: 4 conversations, 100 calls",
-        "source one: 6 conversations, 150 calls",
-        "source two: 6 conversations, 150 calls",
+        "pressure ≤ 1: 4 conversations, 100 calls, surprise of 32",
+        "pressure 1–3: 8 conversations, 200 calls, surprise of 64",
+        "window 6,000: 4 conversations, 100 calls, surprise of 32",
+        "window 9,000: 4 conversations, 100 calls, surprise of 32",
+        "window 50,000: 4 conversations, 100 calls, surprise of 32",
+        "source one: 6 conversations, 150 calls, surprise of 48",
+        "source two: 6 conversations, 150 calls, surprise of 48",
         "source left out: best on others",
     ]
     assert [line.partition("=")[0] for line in lines if line.startswith(("one: ", "two: "))] == [

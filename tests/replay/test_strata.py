@@ -78,6 +78,7 @@ def test_strata_have_pooled_figures_means_and_the_worst_tenth() -> None:
         bill=bill,
         bill_highest=1.0,
         surprise=surprise,
+        samples=4,
         breaks=FigureSpread(pooled=5.0, mean=5.0, worst=50.0),
         ident=ident,
         ident_far=ident,

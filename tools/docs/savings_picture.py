@@ -69,7 +69,7 @@ def picture() -> str:
 
 def _bar(y: int, percent: float, colour: str, name: str) -> list[str]:
     wide = round(BAR_WIDE * percent / 100)
-    value = f"{percent:g} %" if percent < 100 else "100 %"
+    value = f"{percent:.1f} %" if percent < 100 else "100 %"
     return [
         f'<rect x="{LEFT}" y="{y}" width="{wide}" height="{BAR_HIGH}" rx="3" fill="{colour}"/>',
         _text(LEFT + 8, y + 16, name, size=12, colour="#ffffff"),

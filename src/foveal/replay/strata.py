@@ -79,6 +79,8 @@ class GroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Highest bill of one conversation."""
     surprise: FigureSpread
     """Surprise of the sampled calls, in bits per byte."""
+    samples: int
+    """Calls at which surprise was measured."""
     breaks: FigureSpread
     """Prefix breaks per 100 calls."""
     ident: FigureSpread
@@ -157,6 +159,7 @@ def group_statistics(name: str, traces: Sequence[Trace]) -> GroupStatistics:
         bill=bill,
         bill_highest=highest,
         surprise=_figure_spread(traces, mean_surprise, is_worst_high=True)[0],
+        samples=sum(len(trace.surprises) for trace in traces),
         breaks=_figure_spread(traces, breaks_per_100, is_worst_high=True)[0],
         ident=_figure_spread(traces, lambda some: total_recall(trace.ident for trace in some).share)[0],
         ident_far=_figure_spread(traces, lambda some: total_recall(trace.ident for trace in some).far)[0],

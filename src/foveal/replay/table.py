@@ -129,9 +129,11 @@ class GroupTable(NamedTuple):
 
 
 def group_size(group: GroupStatistics) -> str:
-    """Return the number of conversations and calls of a group."""
+    """Return the number of conversations and calls of a group, and at how many calls surprise was measured."""
     plural = "" if group.conversations == 1 else "s"
-    return f"{group.conversations:,} conversation{plural}, {group.calls:,} calls"
+    return (
+        f"{group.conversations:,} conversation{plural}, {group.calls:,} calls, surprise of {group.samples:,}"
+    )
 
 
 def group_tables(rows: Sequence[PolicyStatistics], *, sources: bool = False) -> list[GroupTable]:
