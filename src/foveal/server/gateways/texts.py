@@ -68,6 +68,8 @@ NEW_SESSION: Final = "🆕 Let us start afresh. Our old conversation stays on th
 CONTINUED_SESSION: Final = (
     "🆕 Let us start afresh, with the {carry} of our old conversation, which stays on the server."
 )
+OLD_ANSWER: Final = "The answer that I still owe you belongs to our old conversation."
+OLD_ANSWERS: Final = "The {count:,} answers that I still owe you belong to our old conversation."
 BAD_CARRY: Final = "/new starts afresh; /new record, /new summary and /new rules take that along."
 PROPOSALS: Final = "💡 You mentioned things that I could remember: /memory shows them."
 NEW_AGENT: Final = "From now on, `{agent}` answers you."
@@ -139,10 +141,13 @@ def bad_new(agents: Sequence[str]) -> str:
     return f"{BAD_CARRY} /new NAME chooses an agent: {', '.join(agents)}." if agents else BAD_CARRY
 
 
-def new_session(*, carry: str = "", agent: str = "", proposals: int = 0) -> str:
-    """Return the reply to /new; `proposals` wait for the user's yes since the old conversation."""
+def new_session(*, carry: str = "", agent: str = "", proposals: int = 0, waiting: int = 0) -> str:
+    """Return the reply to /new; `proposals` wait for the user's yes since the old conversation, and `waiting`
+    messages there have no answer yet."""
     text = CONTINUED_SESSION.format(carry=carry) if carry else NEW_SESSION
     text = f"{text} {NEW_AGENT.format(agent=agent)}" if agent else text
+    if waiting:
+        text = f"{text} {OLD_ANSWER if waiting == 1 else OLD_ANSWERS.format(count=waiting)}"
     return f"{text}\n{PROPOSALS}" if proposals else text
 
 
