@@ -817,7 +817,8 @@ async def test_an_answer_notes_a_summary_that_is_undone_before_the_answer_is_sen
             (answer,) = await collect(replies)
             footer = answer.footer
         noted = handle_of.search(footer)
-        assert noted and f"({noted[1]}" in undone.text
+        assert noted
+        assert f"({noted[1]}" in undone.text
 
 
 @run
