@@ -477,7 +477,7 @@ async def test_compact_and_undo_with_nothing_to_do_say_so(tmp_path: Path) -> Non
     async with open_service(tmp_path, Scripted("One.")) as service:
         chats = open_chats(service)
         await send(chats, "Hello.")
-        assert (await send(chats, "/compact")).text.startswith("I summarised nothing: ")
+        assert (await send(chats, "/compact")).text.startswith("I left everything as it is: ")
         assert (await send(chats, "/undo")).text == texts.nothing_to_undo("")
         assert (await send(chats, "/undo frog")).text == texts.nothing_to_undo("frog")
 
@@ -586,7 +586,7 @@ async def test_a_warning_says_when_old_turns_are_summarised(tmp_path: Path) -> N
         report = await (await service.tenant("telegram").session("telegram-42")).report()
     report = replace(report, window=1_000, used=700, act=750, limit=900)
     takes = "⚠️ Our conversation fills 70.0 % of the context window. I summarise older messages"
-    full = "⚠️ The context window is full: it holds 70.0 %, and at most 90.0 % fit."
+    full = "⚠️ The context window is full: 70.0 %, and a request may take at most 90.0 %."
     for state, expected in (
         (
             "warn",

@@ -22,7 +22,7 @@ MAX_ENTRIES_WITH_BUTTONS: Final = 5
 """Entries with buttons, the newest; with as many proposals, Discord shows at most 25."""
 MAX_SHOWN_ENTRY_CHARS: Final = 200
 NOTHING_REMEMBERED: Final = (
-    "I remember nothing of you yet. Say “remember that …”, or send /remember with what I should know."
+    "I remember nothing about you yet. Say “remember that …”, or send /remember with what I should know."
 )
 NOTHING_FOUND: Final = "No entry has these words. /memory lists them."
 TURNED_OFF: Final = "This server remembers nothing (`server.memory`)."
@@ -124,7 +124,7 @@ def _buttons(entries: Sequence[MemoryEntry], labels: Sequence[str], *, user: int
 
 
 def _remembered(entry: MemoryEntry) -> ChannelMessage:
-    return ChannelMessage(text=f"🧠 Remembered {_line(entry)}")
+    return ChannelMessage(text=f"🧠 Remembered: {_line(entry)}")
 
 
 def _forgotten(entry: MemoryEntry) -> ChannelMessage:
