@@ -477,9 +477,9 @@ async def test_compact_and_undo_with_nothing_to_do_say_so(tmp_path: Path) -> Non
     async with open_service(tmp_path, Scripted("One.")) as service:
         chats = open_chats(service)
         await send(chats, "Hello.")
-        assert (await send(chats, "/compact")).text.startswith("I summarised nothing: ")
-        assert await send(chats, "/undo") == ChannelMessage(text=texts.nothing_to_undo(""))
-        assert await send(chats, "/undo frog") == ChannelMessage(text=texts.nothing_to_undo("frog"))
+        assert (await send(chats, "/compact")).text.startswith("I left everything as it is: ")
+        assert (await send(chats, "/undo")).text == texts.nothing_to_undo("")
+        assert (await send(chats, "/undo frog")).text == texts.nothing_to_undo("frog")
 
 
 @run
@@ -586,7 +586,7 @@ async def test_a_warning_says_when_old_turns_are_summarised(tmp_path: Path) -> N
         report = await (await service.tenant("telegram").session("telegram-42")).report()
     report = replace(report, window=1_000, used=700, act=750, limit=900)
     takes = "⚠️ Our conversation fills 70.0 % of the context window. I summarise older messages"
-    full = "⚠️ The context window is full: it holds 70.0 %, and at most 90.0 % fit."
+    full = "⚠️ The context window is full: 70.0 %, and a request may take at most 90.0 %."
     for state, expected in (
         (
             "warn",
@@ -796,6 +796,29 @@ async def test_requested_and_undone_summaries_are_not_noted(tmp_path: Path) -> N
             await send(chats, "Go on.")
         await send(chats, "/undo")
         assert "🗜" not in (await send(chats, "Go on.")).footer
+
+
+@run
+async def test_an_answer_notes_a_summary_that_is_undone_before_the_answer_is_sent(tmp_path: Path) -> None:
+    async def later(*_: object) -> None:
+        """Write no summaries in the background."""
+
+    async with open_service(tmp_path, Scripted(*long_turns(60)), window=16_000) as service:
+        service.runtime.delegate_summaries(later)
+        chats, footer, handle_of = open_chats(service), "", re.compile(r"/undo (e\d+) takes it back")
+        live = await service.tenant("telegram").ensure("telegram-42")
+        while not any(isinstance(event.fact, Compacted) for event in await live.events()):
+            replies = await accept(
+                chats, chat=USER, user=USER, key=f"telegram-{len(await live.events())}", text="Go on."
+            )
+            await live.wait_idle()
+            if any(isinstance(event.fact, Compacted) for event in await live.events()):
+                undone = await send(chats, "/undo")
+            (answer,) = await collect(replies)
+            footer = answer.footer
+        noted = handle_of.search(footer)
+        assert noted
+        assert f"({noted[1]}" in undone.text
 
 
 @run

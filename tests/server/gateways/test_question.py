@@ -96,7 +96,7 @@ async def test_after_no_the_question_comes_with_each_answer_until_the_limit(tmp_
         assert len(asked) >= 2, "once after each answer"
         assert re.match(
             r"🔴 Context: [\d,]+/6,000 \(([\d.]+ %)\)\n(⏳ .*\n)?"
-            r"⚠️ The context window is full: it holds \1, and at most [\d.]+ % fit\. "
+            r"⚠️ The context window is full: \1, and a request may take at most [\d.]+ %\. "
             r"Shall I shorten our conversation now\?$",
             asked[0].footer,
         )
@@ -116,8 +116,8 @@ async def test_after_no_the_question_comes_with_each_answer_until_the_limit(tmp_
         (undone,) = await chat.say("/undo")
         assert re.fullmatch(
             r"↩️ I took back a summary \(e\d+\): the model sees it all again\. The context window is too full now "
-            r"\(it holds [\d.]+ %, and at most [\d.]+ % fit\), so I shorten older messages again before the next "
-            r"answer\.",
+            r"\([\d.]+ %, and a request may take at most [\d.]+ %\), so I shorten older messages again "
+            r"before the next answer\.",
             undone.text,
         )
         again, answer = await chat.say()
@@ -272,7 +272,7 @@ async def test_compact_says_what_fills_the_window_if_there_is_nothing_to_summari
         answer = (await chat.say("huge " * 4_400))[-1]
         (told,) = re.findall(r"⏳ .*", answer.footer)
         report = await (await chat.live()).report()
-        most = f"the largest part are your messages ({report.totals['user']:,} tokens)."
+        most = f"your messages take the most ({report.totals['user']:,} tokens)."
         assert told.endswith(f" No turn is left to summarise, only long texts can be clipped: {most}")
         (reply,) = await chat.say("/compact the bounds")
         assert reply.text.endswith(f" is worth a summary. In the context window, {most}")
@@ -338,7 +338,7 @@ async def test_without_confirm_no_text_speaks_of_a_question(tmp_path: Path) -> N
         while not (replies := await chat.say())[0].buttons:
             pass
         assert re.search(
-            r"⚠️ Our conversation fills [\d.]+ % of the context window, and at most [\d.]+ % fit\. "
+            r"⚠️ Our conversation fills [\d.]+ % of the context window, and a request may take at most [\d.]+ %\. "
             r"/compact summarises older messages\.$",
             replies[0].footer,
         )

@@ -131,3 +131,19 @@ async def test_the_button_waits_too(tmp_path: Path) -> None:
         await asyncio.gather(answer, pressing)
         assert pressed[0] == texts.AFTER_ANSWER
         assert pressed[1].startswith("There is room again, so I leave it.")
+
+
+@run
+async def test_new_says_to_which_conversation_the_next_answer_belongs(tmp_path: Path) -> None:
+    provider = GatedProvider("One.", "Two.")
+    async with Chat(tmp_path, provider) as chat:
+        _, answer = await chat.read("Hello.")
+        await provider.asked_once.wait()
+        said, new = await chat.read("/new")
+        await new
+        assert said == [f"{texts.NEW_SESSION} {texts.OLD_ANSWER}"]
+        provider.gate.set()
+        await answer
+        said, new = await chat.read("/new")
+        await new
+        assert said == [texts.NO_MESSAGES]

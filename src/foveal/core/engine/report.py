@@ -92,9 +92,9 @@ def over_limit_notice(needed: int, available: int) -> str:
 
 
 def largest_part(totals: Mapping[str, int]) -> str:
-    """Return what takes most of the request, such as "the largest part are answers (3,450 tokens)"."""
+    """Return what takes most of the request, such as "answers take the most (3,450 tokens)"."""
     category = max(PART_NAMES, key=lambda name: totals.get(name, 0))
-    return f"the largest part are {PART_NAMES[category]} ({totals.get(category, 0):,} tokens)"
+    return f"{PART_NAMES[category]} take the most ({totals.get(category, 0):,} tokens)"
 
 
 CATEGORIES: Final = (

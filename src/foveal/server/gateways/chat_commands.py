@@ -16,6 +16,8 @@ from contextlib import aclosing, contextmanager, suppress
 from typing import Final, cast
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from foveal.core.compaction.health import CutCounts, read_metrics
 from foveal.core.engine.operations import OPERATIONS, newest_to_undo
 from foveal.core.engine.unreadable_summaries import instead_text
@@ -72,15 +74,15 @@ MAX_EVENTS_BEFORE_TURN: Final = 64
 async def turn_reductions(session: LiveSession, first_message: str) -> list[Event]:
     """Return the reductions to report with a turn, given the handle of its first message.
 
-    Reductions that a user requested, agreed to or has already undone are left out. Tools that came with the first
-    one are the last event.
+    Reductions that a user requested, agreed to or undid before the turn are left out. One that was undone after it
+    is reported: the reply to /undo names it. Tools that came with the first one are the last event.
     """
     seq = parse_handle(first_message)
     if seq is None:
         return []
     events = await session.events(first=max(0, seq - MAX_EVENTS_BEFORE_TURN))
     first, last = _message_range(events, seq)
-    undone = {event.fact.target for event in events if isinstance(event.fact, Reverted)}
+    undone = {event.fact.target for event in events if isinstance(event.fact, Reverted) and event.seq < last}
     said = {event.seq for event in events if isinstance(event.fact, UserSaid)}
     between = [event for event in events if first < event.seq < last]
     reported = [
@@ -357,7 +359,7 @@ class ChatCommands:
         try:
             if waits:
                 yield ChannelMessage(text=texts.AFTER_ANSWER)
-            yield await running
+            yield replace(await running, is_in_order=True)
         finally:
             running.cancel()
 
@@ -400,7 +402,8 @@ class ChatCommands:
             await self._tenant.create(new, setup, title=title, continue_from=session, carry=carried)
         elif agent:
             await self._tenant.create(new, SessionSetup(agent=agent, user=live.user))
-        return texts.new_session(carry=carry, agent=agent, proposals=await self._propose(live))
+        proposals, waiting = await self._propose(live), self._turns.waiting(place)
+        return texts.new_session(carry=carry, agent=agent, proposals=proposals, waiting=waiting)
 
     async def _propose(self, live: LiveSession) -> int:
         """Propose what the user stated in a session; return how many proposals are new. An error does not keep the
@@ -520,7 +523,7 @@ MAX_ENTRIES_WITH_BUTTONS: Final = 5
 """Entries with buttons, the newest; with as many proposals, Discord shows at most 25."""
 MAX_SHOWN_ENTRY_CHARS: Final = 200
 NOTHING_REMEMBERED: Final = (
-    "I remember nothing of you yet. Say “remember that …”, or send /remember with what I should know."
+    "I remember nothing about you yet. Say “remember that …”, or send /remember with what I should know."
 )
 NOTHING_FOUND: Final = "No entry has these words. /memory lists them."
 TURNED_OFF: Final = "This server remembers nothing (`server.memory`)."
@@ -626,7 +629,7 @@ def _buttons(entries: Sequence[MemoryEntry], labels: Sequence[str], *, user: int
 
 
 def _remembered(entry: MemoryEntry) -> ChannelMessage:
-    return ChannelMessage(text=f"🧠 Remembered {_line(entry)}")
+    return ChannelMessage(text=f"🧠 Remembered: {_line(entry)}")
 
 
 def _forgotten(entry: MemoryEntry) -> ChannelMessage:

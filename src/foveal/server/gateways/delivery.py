@@ -44,7 +44,7 @@ from foveal.server.gateways.tool_questions import QuestionNotice
 
 
 class QueuePosition:
-    """The position of one answer in the queue of its place."""
+    """The position of one answer, or of the output of one command, in the queue of its place."""
 
     def __init__(self) -> None:
         self.is_first: asyncio.Event = asyncio.Event()
@@ -55,12 +55,13 @@ class QueuePosition:
 
 
 class PlaceQueue:
-    """The answers of one place that are not delivered, oldest first."""
+    """What one place is to get, oldest first: answers that are not delivered, and the output of commands."""
 
     def __init__(self) -> None:
         self.sending: asyncio.Lock = asyncio.Lock()
         self.failures = 0
         """How often the first answer could not be sent."""
+        self._has_failed: asyncio.Event = asyncio.Event()
         self.retry: asyncio.Event = asyncio.Event()
         """Ends the pause before the first answer is sent again."""
         self._positions: deque[QueuePosition] = deque()
@@ -75,6 +76,20 @@ class PlaceQueue:
         self._positions.remove(position)
         if self._positions:
             self._positions[0].is_first.set()
+
+    def count_failure(self) -> None:
+        """Count an attempt to send the first answer that failed."""
+        self.failures += 1
+        self._has_failed.set()
+
+    def clear_failures(self) -> None:
+        """Record that the first answer was sent, or is not tried again."""
+        self.failures = 0
+        self._has_failed.clear()
+
+    async def wait_in_order(self, position: QueuePosition) -> None:
+        """Wait for what is to come before a position, unless an answer cannot be sent at present."""
+        await _first_of(position.is_first.wait(), self._has_failed.wait())
 
     def ready_times(self) -> list[float]:
         """Return since when each answer is ready; without answers that the place refuses."""
@@ -283,16 +298,18 @@ class Delivery(Generic[PartT]):
         sender: PartSender[PartT] | None = None,
         typing: bool = True,
     ) -> None:
-        """Start the delivery: of an answer in the queue of its message's place, of other replies at once."""
+        """Start the delivery: of an answer in the queue of its message's place, of other replies at once, unless
+        they come after the answers before them."""
         sender = sender or self._sender
         place = place if answer.message is None else answer.message.place
         queue = self._queue(place)
+        position = queue.join()
         if answer.message is not None:
-            position = queue.join()
             self.tasks.spawn(self._deliver(answer, answer.message, queue, position, sender))
         else:
             origin = ReplyTarget(place, reply_to, key)
-            self.tasks.spawn(self._send_unrecorded(answer, origin, queue, sender, typing=typing))
+            sending = self._send_unrecorded(answer, origin, queue, position, sender, typing=typing)
+            self.tasks.spawn(sending)
 
     def _queue(self, place: ChatPlace) -> PlaceQueue:
         queue = self._queues.get(place)
@@ -385,22 +402,22 @@ class Delivery(Generic[PartT]):
         while True:
             try:
                 await self._send_parts(parts, queue, sender, message if reply.is_answer else None)
-                queue.failures = 0
+                queue.clear_failures()
                 await self._closed_places.on_open(message.place, queue)
                 return
             except PlaceClosed as problem:
                 await self._closed_places.on_refused(answer, problem, queue)
                 if problem.is_gone and reply.is_answer:
-                    queue.failures = 0
+                    queue.clear_failures()
                     await self.chats.keep_answer(message)
                     raise Undelivered("the answer is kept until its user returns") from None
                 if not problem.may_reopen:
-                    queue.failures = 0
+                    queue.clear_failures()
                     return
             except Undelivered as problem:
                 if queue.failures == 0:
                     LOG.warning("an answer could not be delivered and is kept: %s", problem)
-            queue.failures += 1
+            queue.count_failure()
             if self.chats.is_expired(message):
                 self._count_given_up(1)
                 return
@@ -460,27 +477,47 @@ class Delivery(Generic[PartT]):
         answer: PendingAnswer,
         origin: ReplyTarget,
         queue: PlaceQueue,
+        position: QueuePosition,
         sender: PartSender[PartT],
         *,
         typing: bool,
     ) -> None:
         """Send replies that are not kept, such as the output of a command: to their user if the place is closed."""
         replies, count = answer.replies, 0
-        async with aclosing(replies):
-            while (reply := await self._next(replies, origin.place, typing=typing)) is not None:
-                target = origin._replace(key=f"{origin.key}/{count}", reply_to=origin.reply_to * (not count))
-                count += 1
-                try:
-                    await self._send_parts(outgoing_parts(reply, target, sender), queue, sender, None)
-                except Undelivered as problem:
-                    LOG.warning("a reply could not be delivered: %s", problem)
-                    return
-                except PlaceClosed as problem:
-                    if problem.is_gone:
+        try:
+            async with aclosing(replies):
+                while (reply := await self._next(replies, origin.place, typing=typing)) is not None:
+                    if reply.is_in_order:
+                        await queue.wait_in_order(position)
+                    key = f"{origin.key}/{count}"
+                    target = origin._replace(key=key, reply_to=origin.reply_to * (not count))
+                    count += 1
+                    if not await self._send_once(reply, answer.user, target, queue, sender):
                         return
-                    await self._send_to_user(answer.user, reply, target, problem)
-                else:
-                    queue.retry.set()  # the place accepts messages, so the first answer may arrive now
+        finally:
+            queue.leave(position)
+
+    async def _send_once(
+        self,
+        reply: ChannelMessage,
+        user: int,
+        target: ReplyTarget,
+        queue: PlaceQueue,
+        sender: PartSender[PartT],
+    ) -> bool:
+        """Send a reply that is not kept; return whether the replies after it may be sent."""
+        try:
+            await self._send_parts(outgoing_parts(reply, target, sender), queue, sender, None)
+        except Undelivered as problem:
+            LOG.warning("a reply could not be delivered: %s", problem)
+            return False
+        except PlaceClosed as problem:
+            if problem.is_gone:
+                return False
+            await self._send_to_user(user, reply, target, problem)
+        else:
+            queue.retry.set()  # the place accepts messages, so the first answer may arrive now
+        return True
 
     async def _send_to_user(
         self, user: int, reply: ChannelMessage, target: ReplyTarget, problem: PlaceClosed

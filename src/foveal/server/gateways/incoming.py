@@ -52,7 +52,7 @@ class AccessControl:
     async def pair(self, user: int, code: str, *, now: float) -> str:
         """Pair a user who sent a code, and return the reply."""
         if await self.is_allowed(user):
-            return texts.PAIRED
+            return texts.ALREADY_PAIRED
         if not code:
             return texts.no_access(self._platform, user)
         if seconds := await self._pairing.retry_after(self._platform, user, now=now):

@@ -57,6 +57,8 @@ class ChannelMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Whether no other message follows that belongs to the same reply."""
     is_answer: bool = False
     """The answer to a recorded message, whose delivered parts are counted; not a notice or an error."""
+    is_in_order: bool = False
+    """Whether it comes after the answers before it: it says what was changed after them."""
 
 
 Replies: TypeAlias = AsyncGenerator[ChannelMessage, None]

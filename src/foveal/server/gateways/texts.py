@@ -68,6 +68,8 @@ NEW_SESSION: Final = "🆕 Let us start afresh. Our old conversation stays on th
 CONTINUED_SESSION: Final = (
     "🆕 Let us start afresh, with the {carry} of our old conversation, which stays on the server."
 )
+OLD_ANSWER: Final = "The answer that I still owe you belongs to it."
+OLD_ANSWERS: Final = "The {count:,} answers that I still owe you belong to it."
 BAD_CARRY: Final = "/new starts afresh; /new record, /new summary and /new rules take that along."
 PROPOSALS: Final = "💡 You mentioned things that I could remember: /memory shows them."
 NEW_AGENT: Final = "From now on, `{agent}` answers you."
@@ -77,6 +79,7 @@ BUSY: Final = "I am still writing. Try again when you have the answer, or send /
 AFTER_ANSWER: Final = "⏳ I finish the current answer first."
 IDLE: Final = "I am not writing anything right now."
 PAIRED: Final = "Welcome! From now on I answer you. /help lists what I can do."
+ALREADY_PAIRED: Final = "I answer you already, so you need no code. /help lists what I can do."
 NOT_PAIRED: Final = "That code is wrong or too old. `foveal pair` on the server makes a new one."
 DECLINED: Final = "All right, nothing changes. I ask again after the next answer."
 TAKEN_OUT: Final = "↩️ I took your message out: the model does not see it any more. /undo brings it back."
@@ -139,9 +142,12 @@ def bad_new(agents: Sequence[str]) -> str:
     return f"{BAD_CARRY} /new NAME chooses an agent: {', '.join(agents)}." if agents else BAD_CARRY
 
 
-def new_session(*, carry: str = "", agent: str = "", proposals: int = 0) -> str:
-    """Return the reply to /new; `proposals` wait for the user's yes since the old conversation."""
+def new_session(*, carry: str = "", agent: str = "", proposals: int = 0, waiting: int = 0) -> str:
+    """Return the reply to /new; `proposals` wait for the user's yes since the old conversation, and `waiting`
+    messages there have no answer yet."""
     text = CONTINUED_SESSION.format(carry=carry) if carry else NEW_SESSION
+    if waiting:
+        text = f"{text} {OLD_ANSWER if waiting == 1 else OLD_ANSWERS.format(count=waiting)}"
     text = f"{text} {NEW_AGENT.format(agent=agent)}" if agent else text
     return f"{text}\n{PROPOSALS}" if proposals else text
 
@@ -202,7 +208,7 @@ def warning(report: Report) -> str:
         return f"⚠️ Our conversation fills {used} of the context window. From {act} on, I ask whether to shorten it."
     if report.mode == "off":
         return (
-            f"⚠️ Our conversation fills {used} of the context window, and at most {limit} fit. "
+            f"⚠️ Our conversation fills {used} of the context window, and a request may take at most {limit}. "
             "/compact summarises older messages."
         )
     if report.state == "over":
@@ -244,7 +250,7 @@ def _latest(report: Report) -> int:
 
 
 def _used_and_limit(report: Report) -> str:
-    return f"it holds {report.percent(report.used)}, and at most {report.percent(report.limit)} fit"
+    return f"{report.percent(report.used)}, and a request may take at most {report.percent(report.limit)}"
 
 
 def context(report: Report) -> str:
@@ -254,8 +260,8 @@ def context(report: Report) -> str:
     lines += [_category_line(name, tokens, report) for name, tokens in report.shown_totals]
     lines.append(_category_line("window", report.window, report))
     below = [
-        f"The context window: {_used_and_limit(report)} ({report.used:,} tokens, {report.accuracy}). "
-        f"{_thresholds(report)}",
+        f"Our conversation fills {report.percent(report.used)} of the context window ({report.used:,} tokens, "
+        f"{report.accuracy}), and a request may take at most {report.percent(report.limit)}. {_thresholds(report)}",
         *_summary_line(report),
         *_clip_line(report),
         *_unseen_lines(report),
@@ -440,7 +446,7 @@ def error(problem: FovealError) -> str:
 def not_compacted(problem: NotCompacted, report: Report) -> str:
     """Return the reply to a /compact or a yes that reduced nothing: why, and what fills the window instead."""
     why = _with_commands(_scrubbed(problem.problem))
-    return f"I summarised nothing: {why}. In the context window, {largest_part(report.totals)}."
+    return f"I left everything as it is: {why}. In the context window, {largest_part(report.totals)}."
 
 
 CONTEXT_TOO_LARGE: Final = (
@@ -493,7 +499,7 @@ def _scrubbed(problem: str) -> str:
 
 # ── Tools ──────────────────────────────────────────────────────────────────────────────────────────────
 
-ANSWERED_BEFORE: Final = "That question has an answer already, or nobody waits for one any more."
+ANSWERED_BEFORE: Final = "That question has been answered already, or its time is over."
 
 
 def tool_question(question: ChatQuestion, *, asks_admins: bool, is_elsewhere: bool) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from foveal.server import Pairing
 from foveal.server.chat_records import CHAT_MESSAGE_TTL_S, Chats
+from foveal.server.gateways import texts
 from foveal.server.gateways.delivery import (
     CLOSED_NOTICE_INTERVAL_S,
     MIN_ORPHAN_AGE_S,
@@ -131,6 +132,24 @@ async def test_the_output_of_a_command_does_not_wait(tmp_path: Path) -> None:
         bot.api.hear("/tokens", user=USER)
         said = await bot.api.said(2)  # the success of the first message causes the second
         assert [text.startswith("🟢 Context") for text in texts_of(said)] == [True, False]
+
+
+@run
+async def test_what_a_command_changed_is_told_after_the_answer_before_it(tmp_path: Path) -> None:
+    provider = GatedProvider(*("One. " + "word " * 300 for _ in range(12)))
+    async with running_bot(tmp_path, provider) as bot:
+        provider.gate.set()
+        for number in range(4):
+            bot.api.hear("Tell me more.", user=USER)
+            await bot.api.said(number + 1)
+        provider.gate.clear()
+        for text in ("One more.", "/compact", "/undo", "And another."):
+            bot.api.hear(text, user=USER)
+        await bot.api.said(6)  # that both commands wait
+        provider.gate.set()
+        said = [text[:12] for text in texts_of(await bot.api.said(10))[4:]]
+        waits = texts.AFTER_ANSWER[:12]
+        assert said == [waits, waits, "One. word wo", "🗜 Summarised", "↩️ I took ba", "One. word wo"]
 
 
 @run
