@@ -32,8 +32,8 @@ expected-statuses = ["2xx", "404", "409", "422"]
 include-name = "POST /api/memory/{{user}}/proposals"
 checks.ensure_resource_availability.enabled = false
 """
-"""All checks and phases. A 422 matches its schema and is still not possible; the 404 of proposals is for the session
-in the body, not for the user of the path."""
+"""All checks and phases. A 422 matches its schema and is still not possible; the 404 of proposals is for the
+session in the body, not for the user of the path."""
 
 
 @pytest.fixture(scope="module")
