@@ -133,7 +133,7 @@ def check(problems: list[TypeProblem]) -> None:
     assert {problem.line for problem in problems} == mistakes()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_pyright_accepts_the_documented_code_and_reports_mistakes(tmp_path: Path) -> None:
     check(pyright(tmp_path))
 

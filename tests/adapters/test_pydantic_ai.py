@@ -445,6 +445,7 @@ def test_a_message_without_text_for_the_model_is_sent_on() -> None:
     assert all(one is other for one, other in zip(given, fitted, strict=True))
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings(
     "ignore::foveal.errors.UnrelatedConversation", "ignore::foveal.errors.HistoryDiverged"
 )

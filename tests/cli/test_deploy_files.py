@@ -66,7 +66,7 @@ def test_the_health_check_of_the_image_follows_the_server() -> None:
     assert done.returncode != 0
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_the_first_stage_of_the_image_makes_a_wheel_of_the_copied_files(tmp_path: Path) -> None:
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     copied = [name for text in given("COPY") if "--from" not in text for name in text.split()[:-1]]

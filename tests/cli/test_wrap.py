@@ -248,7 +248,7 @@ def test_a_server_of_this_user_at_the_usual_port_is_used(home: Path, server: Ser
     assert run(foveal_command("wrap", "claude"), home, environ) == f"{server.url}\n"
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
 def test_a_server_of_another_user_at_the_usual_port_gets_no_keys(home: Path) -> None:
     code = "import os, socket; os.setuid(65_534); s = socket.create_server(('127.0.0.1', 0)); "

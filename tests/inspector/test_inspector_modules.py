@@ -172,7 +172,7 @@ def test_node_parses_every_module_and_the_script_of_an_exported_file() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_the_types_in_the_comments_hold(tmp_path: Path) -> None:
     """TypeScript reads the types of the comments; the modules are not changed."""
     options = {

@@ -365,7 +365,7 @@ def assert_whole(index: Path, logs: Path, number: int) -> None:
         )
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_two_servers_build_one_index(tmp_path: Path) -> None:
     logs, index = tmp_path / "logs", tmp_path / "cache/foveal/recall"
     make_many(logs, 60)
@@ -377,7 +377,7 @@ def test_two_servers_build_one_index(tmp_path: Path) -> None:
     assert_whole(index, logs, 60)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_server_that_is_killed_while_it_builds_leaves_a_whole_index(tmp_path: Path) -> None:
     logs, index = tmp_path / "logs", tmp_path / "cache/foveal/recall"
     make_many(logs, 120)

@@ -1036,6 +1036,7 @@ def test_statistics_can_be_encoded_with_their_traces() -> None:
 # ── Recorded conversations ───────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.soak
 @pytest.mark.data
 @pytest.mark.skipif(not RECORDED.exists(), reason="no recorded conversations beside the checkout")
 def test_no_policy_overflows_on_real_conversations() -> None:

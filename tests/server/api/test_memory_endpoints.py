@@ -297,6 +297,7 @@ def test_users_whose_ids_differ_in_any_character_share_nothing(client: httpx.Cli
     assert list(entries(client, user).values()) == ["My code word is heron."]
 
 
+@pytest.mark.soak
 def test_ten_thousand_entries_are_paged_found_and_stay_in_the_budget(tmp_path: Path) -> None:
     texts = [f"Box {n} holds part {n * 7}." for n in range(10_000)]
     lines = [
