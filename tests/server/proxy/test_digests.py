@@ -46,7 +46,11 @@ def test_a_prefix_of_a_history_has_a_prefix_of_its_digests(
     assert digests(messages, dialect)[:at] == digests(messages[:at], dialect)
 
 
-LIST_FIELD: dict[Dialect, str] = {"openai_chat": "messages", "openai_responses": "input", "anthropic": "messages"}
+LIST_FIELD: dict[Dialect, str] = {
+    "openai_chat": "messages",
+    "openai_responses": "input",
+    "anthropic": "messages",
+}
 
 
 def body_with(
@@ -61,7 +65,9 @@ def body_with(
     st.integers(0, 60),
     st.sampled_from([1, 16, 64, 4_096]),
     st.sampled_from(DIALECTS),
-    st.sampled_from([{}, {"model": "m"}, {"system": '"messages": [{"input": ['}, {"messages": 1, "input": 2}]),
+    st.sampled_from(
+        [{}, {"model": "m"}, {"system": '"messages": [{"input": ['}, {"messages": 1, "input": 2}]
+    ),
     st.sampled_from([{}, {"model": "other"}, {"tools": [{"messages": [1], "input": [2]}]}, {"\0": [3]}]),
     st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " : ")]),
 )
