@@ -7,9 +7,14 @@ provider's answer.
 
 from __future__ import annotations
 
+import re
+from array import array
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b, sha256
+from contextlib import suppress
+from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 import msgspec
@@ -83,7 +88,7 @@ class ClientRequest:
         self.fields: dict[str, Raw] = {}
         self.model: str = model
         self.is_streamed: bool = False
-        self.messages: ClientMessages = ClientMessages(())
+        self.messages: ClientMessages = ClientMessages(b"", 0, array("Q"))
         self.digests: list[bytes] = []
         """For each message, the digest of the history up to it."""
         self.instructions: dict[int, bytes] = {}
@@ -102,19 +107,16 @@ class ClientRequest:
         """Why the request cannot be managed; "" if it can."""
 
     def _read(self) -> str:
+        name = _MESSAGES_FIELD[self.dialect]
         try:
-            str(self.body, "utf-8")  # msgspec does not check fields that stay raw bytes
-            self.fields = _decode_fields(self.body)
+            split = SplitBody.read(self.body, name, self.dialect, self._cache)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             self._check_depth(self.body, 0)
             return "the body is not a JSON object"
-        name = _MESSAGES_FIELD[self.dialect]
-        messages = self.fields.get(name, Raw(b"null"))
-        self._check_depth(b",".join(value for field, value in self.fields.items() if field != name), 1)
-        if problem := self._read_fields():
-            self._check_depth(bytes(messages), 1)
-            return problem
-        return self._read_history(messages)
+        self.fields = split.fields
+        beside = (value for field, value in self.fields.items() if field != name)
+        self._check_depth(b",".join((*beside, split.new)), 1)
+        return self._read_fields() or self._read_history(split)
 
     def _read_fields(self) -> str:
         """Read the fields beside the messages; return why the request cannot be managed."""
@@ -141,10 +143,10 @@ class ClientRequest:
         names = _STORED_HISTORY_FIELDS if self.dialect == "openai_responses" else ()
         return next((name for name in names if self._field(name) is not None), "")
 
-    def _read_history(self, raw: Raw) -> str:
+    def _read_history(self, split: SplitBody) -> str:
         name = _MESSAGES_FIELD[self.dialect]
         try:
-            history = ClientHistory.read(raw, self.dialect, self._cache, self._check_depth)
+            history = ClientHistory.read(split, self.dialect, self._cache)
         except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
             return f"{name} is not a list of messages"
         if not history.messages:
@@ -353,28 +355,37 @@ class RequestTemplate(NamedTuple):
 
 # ── Client history ─────────────────────────────────────────────────────────────────────────────────────
 # The messages of a request, decoded and digested only where they are new. A client sends the same bytes again
-# with a little more at the end, so bytes are compared first: a prefix that equals an earlier request has the
-# same digests, and its messages are decoded only when they are used.
+# with a little more at the end, so the bytes of the list are digested in blocks, which needs no JSON decoder. A
+# message that ends within the blocks of an earlier request has the same digest there, and is decoded only when it
+# is used.
 
-MAX_CACHED_MESSAGES: Final = 400_000
-"""Messages in the cache, of all requests together."""
-MESSAGES_PER_GROUP: Final = 256
-"""Messages whose bytes are digested together: one by one, most of the time of a long history would go there."""
-_decode_list: Final = msgspec.json.Decoder(list[Raw])
+MAX_CACHED_DIGESTS: Final = 400_000
+"""Digests in the cache: of messages and of blocks, of all requests together."""
+BLOCK_BYTES: Final = 4 * 1024
+"""Bytes that are digested together. What follows the last whole block that an earlier request had is read anew."""
+MAX_FIELD_PLACES: Final = 8
+"""Places of a body that are tried as the field with the messages: others may be nested, in the schema of a tool."""
+_decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
+_decode_message: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_SPACE: Final = b" \t\r\n"
+_BETWEEN_MESSAGES: Final = _SPACE + b","
+_REST: Final = "\0"
+"""Name under which the end of a list is decoded."""
+_REST_HEAD: Final = b'{"\\u0000":['
 _SUMMARY_TYPE: Final = b'"compaction'
-_decode_message: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class ClientMessages(Sequence[Json]):
     """A sequence of messages, each decoded on first use."""
 
-    def __init__(self, raw: Sequence[Raw], dialect: Dialect = "") -> None:
-        self._raw = raw
-        self._decode = _decode_chat if dialect == "openai_chat" else _decode_message.decode
+    def __init__(self, text: bytes, start: int, ends: array[int], dialect: Dialect = "") -> None:
+        """`text` contains the messages from `start` on; `ends` says where each ends, counted from there."""
+        self._text, self._start, self._ends = text, start, ends
+        self._decode = _decode_chat if dialect == "openai_chat" else _decode_message
         self._decoded: dict[int, Json] = {}
 
     def __len__(self) -> int:
-        return len(self._raw)
+        return len(self._ends)
 
     @overload
     def __getitem__(self, at: int) -> Json: ...
@@ -386,70 +397,166 @@ class ClientMessages(Sequence[Json]):
         if at < 0:
             at += len(self)
         if at not in self._decoded:
-            self._decoded[at] = self._decode(self._raw[at])
+            self._decoded[at] = self._decode(self.text(at))
         return self._decoded[at]
 
     def without_last(self) -> ClientMessages:
         """Return all messages but the last."""
-        return ClientMessages(self._raw[:-1])
+        return ClientMessages(self._text, self._start, self._ends[:-1])
 
-    def raw(self, at: int) -> Raw:
+    def text(self, at: int) -> bytes:
         """Return a message as it arrived."""
-        return self._raw[at]
+        first, end = self._place(at)
+        return self._text[first:end].lstrip(_BETWEEN_MESSAGES)
 
     def mentions_summary(self, at: int) -> bool:
         """Return whether a message may be a summary of the provider, or contain one."""
-        return _SUMMARY_TYPE in bytes(self._raw[at])
+        return self._text.find(_SUMMARY_TYPE, *self._place(at)) >= 0
 
     def message_bytes(self, at: int) -> int:
-        """Return the size in bytes of a message as it arrived."""
-        return memoryview(self._raw[at]).nbytes
+        """Return the size in bytes of a message as it arrived, with what separates it from the one before."""
+        first, end = self._place(at)
+        return end - first
+
+    def _place(self, at: int) -> tuple[int, int]:
+        if not 0 <= at < len(self._ends):
+            raise IndexError(at)
+        return self._start + (self._ends[at - 1] if at else 0), self._start + self._ends[at]
 
     def __iter__(self) -> Iterator[Json]:
         return (self[at] for at in range(len(self)))
 
 
-class KnownPrefix(NamedTuple):
-    """Digests of the messages of an earlier request."""
+class KnownHistory(NamedTuple):
+    """The messages of an earlier request, or the first of them."""
 
+    ends: array[int]
+    """Where each ends, in bytes from the beginning of the first."""
     digests: list[bytes]
     instructions: dict[int, bytes]
 
+    @classmethod
+    def empty(cls) -> KnownHistory:
+        return cls(array("Q"), [], {})
 
-ByteMark: TypeAlias = tuple[int, bytes]
-"""A number of messages, and the digest of their bytes."""
+    def first(self, count: int) -> KnownHistory:
+        """Return the first `count` messages."""
+        said = {place: text for place, text in self.instructions.items() if place < count}
+        return KnownHistory(self.ends[:count], self.digests[:count], said)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all messages."""
+        return self.ends[-1] if self.ends else 0
 
 
 class RequestCache:
-    """Digests of the newest request of each conversation, found by the bytes of their messages; those that were
-    not continued for the longest time are removed first."""
+    """Histories of earlier requests, found by the digests of their blocks; those that were not continued for the
+    longest time are removed first."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, KnownPrefix] = OrderedDict()
+        self._histories: OrderedDict[bytes, tuple[KnownHistory, list[bytes]]] = OrderedDict()
+        """Each with the digests of its blocks, by the last of these."""
+        self._last_blocks: dict[bytes, bytes] = {}
+        """For each block, the last one of the newest history that has it."""
         self._size = 0
 
-    def longest_prefix(self, marks: Sequence[ByteMark]) -> tuple[int, KnownPrefix]:
-        """Return how many messages equal those of an earlier request, and its digests."""
-        for messages, digest in reversed(marks):
-            if (known := self._known.get(digest)) is not None:
-                return messages, known
-        return 0, KnownPrefix([], {})
+    def find(self, blocks: Sequence[bytes]) -> KnownHistory:
+        """Return the messages that a history with these blocks has in common with an earlier one."""
+        for count in range(len(blocks), 0, -1):
+            if (last := self._last_blocks.get(blocks[count - 1])) is not None:
+                known, _ = self._histories[last]
+                return known.first(bisect_right(known.ends, count * BLOCK_BYTES))
+        return KnownHistory.empty()
 
-    def add(self, marks: Sequence[ByteMark], known: KnownPrefix) -> None:
-        """Add a request, in place of the one that it continues: at its end, and at its last whole group, where a
-        request with many more messages finds it."""
-        for _, digest in marks:
-            self._remove(digest)
-        groups = [mark for mark in marks if mark[0] % MESSAGES_PER_GROUP == 0]
-        for _, digest in {*groups[-1:], marks[-1]}:
-            self._known[digest] = known
-            self._size += len(known.digests)
-        while self._size > MAX_CACHED_MESSAGES:
-            self._remove(next(iter(self._known)))
+    def add(self, blocks: Sequence[bytes], known: KnownHistory) -> None:
+        """Add a history, in place of the one that it continues."""
+        whole = list(blocks[: known.size // BLOCK_BYTES])
+        if not whole:
+            return
+        for block in whole:
+            if self._last_blocks.get(block) == block:
+                self._remove(block)
+        self._histories[whole[-1]] = known, whole
+        self._last_blocks.update(dict.fromkeys(whole, whole[-1]))
+        self._size += len(known.digests) + len(whole)
+        while self._size > MAX_CACHED_DIGESTS:
+            self._remove(next(iter(self._histories)))
 
-    def _remove(self, digest: bytes) -> None:
-        if (known := self._known.pop(digest, None)) is not None:
-            self._size -= len(known.digests)
+    def _remove(self, last: bytes) -> None:
+        known, blocks = self._histories.pop(last)
+        self._size -= len(known.digests) + len(blocks)
+        for block in blocks:
+            if self._last_blocks.get(block) == last:
+                del self._last_blocks[block]
+
+
+def block_digests(text: bytes, start: int, dialect: Dialect) -> list[bytes]:
+    """Return, for each whole block from `start` on, the digest of the bytes up to its end."""
+    last, found, view = dialect.encode(), list[bytes](), memoryview(text)
+    for end in range(start + BLOCK_BYTES, len(text) + 1, BLOCK_BYTES):
+        last = blake2b(view[end - BLOCK_BYTES : end], digest_size=16, key=last).digest()
+        found.append(last)
+    return found
+
+
+class SplitBody(NamedTuple):
+    """A body without the messages that an earlier request had too."""
+
+    fields: dict[str, Raw]
+    """All fields, with the whole list of messages."""
+    text: bytes
+    """What contains the messages."""
+    start: int
+    """Where the first message may begin."""
+    blocks: list[bytes]
+    """The digests of the blocks from there on."""
+    known: KnownHistory
+    new: Raw
+    """The list of the messages that are not known."""
+    new_start: int
+    """Where the first of them may begin."""
+
+    @classmethod
+    def read(cls, body: bytes, name: str, dialect: Dialect, cache: RequestCache) -> SplitBody:
+        """Split a body whose messages are in the field `name`; raises the decoder's errors."""
+        places = re.finditer(rb'"%b"\s*:\s*\[' % name.encode(), body)
+        for start in (place.end() for place in islice(places, MAX_FIELD_PLACES)):
+            with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+                before = _decode_fields(body[: start - 1] + b"0}")
+                if next(reversed(before)) == name:  # otherwise the place is nested
+                    blocks = block_digests(body, start, dialect)
+                    return cls._at(body, start, before, blocks, cache.find(blocks))
+        return cls._whole(body, name)
+
+    @classmethod
+    def _whole(cls, body: bytes, name: str) -> SplitBody:
+        str(body, "utf-8")  # msgspec does not check fields that stay raw bytes
+        fields = _decode_fields(body)
+        raw = fields.get(name, Raw(_NULL))
+        return cls(fields, bytes(raw), 1, [], KnownHistory.empty(), raw, 1)
+
+    @classmethod
+    def _at(
+        cls, body: bytes, start: int, before: dict[str, Raw], blocks: list[bytes], known: KnownHistory
+    ) -> SplitBody:
+        """Split a body before whose list of messages are these fields, the last of which is its own. The rest of
+        the list is decoded as one of another name, so that a second field of the same name is noticed."""
+        name = next(reversed(before))
+        rest = body[start + known.size :].lstrip(_SPACE)
+        has_more = bool(known.ends) and rest.startswith(b",")
+        rest = rest[has_more:]
+        str(body[:start], "utf-8")
+        str(rest, "utf-8")
+        after = _decode_fields(_REST_HEAD + rest)
+        new = after.pop(_REST)
+        listed = bytes(new)
+        is_own = listed.startswith(b"[") and rest.startswith(listed[1:]) and name not in after
+        if not is_own or (has_more and not listed[1:-1].strip(_SPACE)):
+            return cls._whole(body, name)
+        new_start = len(body) - len(rest)
+        field = memoryview(body)[start - 1 : new_start + len(listed) - 1]
+        return cls({**before, name: Raw(field), **after}, body, start, blocks, known, new, new_start)
 
 
 class ClientHistory(NamedTuple):
@@ -464,26 +571,24 @@ class ClientHistory(NamedTuple):
         return self._replace(messages=self.messages.without_last(), digests=self.digests[:-1])
 
     @classmethod
-    def read(
-        cls, raw: Raw, dialect: Dialect, cache: RequestCache, check_depth: CheckDepth = _any_depth
-    ) -> ClientHistory:
-        """Read a history; raises the decoder's errors or `TypeError` if `raw` is not one."""
-        if dialect == "openai_responses" and bytes(memoryview(raw)[:1]) == b'"':
-            raw = Raw(msgspec.json.encode([{"role": "user", "content": msgspec.json.decode(raw)}]))
-        listed = _decode_list.decode(raw)
-        messages = ClientMessages(listed, dialect)
-        marks = _byte_marks(listed, dialect)
-        start, known = cache.longest_prefix(marks)
-        check_depth(b",".join(listed[start:]), 2)
-        new = messages[start:]
-        last = known.digests[start - 1] if start else empty_history_digest(dialect)
-        digests = known.digests[:start] + extend_digests(last, new, dialect)
-        said = {place: instruction_digest(one) for place, one in enumerate(new, start) if is_instruction(one)}
-        instructed = {place: text for place, text in known.instructions.items() if place < start} | said
+    def read(cls, split: SplitBody, dialect: Dialect, cache: RequestCache) -> ClientHistory:
+        """Read the messages of a body; raises the decoder's errors if they are no list of messages."""
+        if dialect == "openai_responses" and split.text.startswith(b'"'):
+            said = msgspec.json.encode([{"role": "user", "content": msgspec.json.decode(split.new)}])
+            split = split._replace(text=said, new=Raw(said))
+        known, count = split.known, len(split.known.digests)
+        ends = known.ends + _ends(split)
+        messages = ClientMessages(split.text, split.start, ends, dialect)
+        new = messages[count:]
+        last = known.digests[-1] if count else empty_history_digest(dialect)
+        digests = known.digests + extend_digests(last, new, dialect)
+        instructions = known.instructions | {
+            place: instruction_digest(one) for place, one in enumerate(new, count) if is_instruction(one)
+        }
         refers = any(one.get("type") == "item_reference" for one in new)
-        if not refers and marks:
-            cache.add(marks, KnownPrefix(digests, instructed))
-        return cls(messages, digests, instructed, refers)
+        if not refers:
+            cache.add(split.blocks, KnownHistory(ends, digests, instructions))
+        return cls(messages, digests, instructions, refers)
 
 
 def instruction_digest(message: Json) -> bytes:
@@ -491,24 +596,21 @@ def instruction_digest(message: Json) -> bytes:
     return digest_of(msgspec.json.encode(message.get("content", message)))
 
 
-def _byte_marks(raw: Sequence[Raw], dialect: Dialect) -> list[ByteMark]:
-    """Return a mark for each whole group of messages, and for each message behind the last group."""
-    last, found = dialect.encode(), list[ByteMark]()
-    grouped = len(raw) - len(raw) % MESSAGES_PER_GROUP
-    for start in range(0, grouped, MESSAGES_PER_GROUP):
-        end = start + MESSAGES_PER_GROUP
-        last = sha256(b",".join((last, *raw[start:end]))).digest()  # the fastest for many bytes
-        found.append((end, last))
-    for at in range(grouped, len(raw)):
-        last = blake2b(raw[at], digest_size=16, key=last).digest()  # the fastest for a few
-        found.append((at + 1, last))
-    return found
+def _ends(split: SplitBody) -> array[int]:
+    """Return where each new message ends, counted from the first message; raises the decoder's errors."""
+    text, at, ends = split.text, split.new_start, array("Q")
+    for raw in _decode_list(split.new):
+        while text[at] in _BETWEEN_MESSAGES:
+            at += 1
+        at += memoryview(raw).nbytes
+        ends.append(at - split.start)
+    return ends
 
 
-def _decode_chat(raw: Raw) -> Json:
+def _decode_chat(raw: bytes) -> Json:
     """Decode a chat message without null and empty-list fields: client libraries send missing values that way. In
     the other dialects such a field has a meaning, and may be required."""
-    message = _decode_message.decode(raw)
+    message = _decode_message(raw)
     values = message.values()
     if None not in values and [] not in values:
         return message

@@ -107,7 +107,7 @@ class FittedExchange:
         if request.dialect == "bedrock":
             pairs = [(mark_bytes(message), origin) for message, origin in pairs]
         if request.dialect != "anthropic":
-            return [m if o.input is None else own.raw(o.input) for m, o in pairs]
+            return [m if o.input is None else Raw(own.text(o.input)) for m, o in pairs]
         whole: list[Json] = [m if o.input is None else own[o.input] for m, o in pairs]
         marked = with_cache_marks(whole, request, self._conversation.last_sent)
         self._conversation.remember_sent([strip_cache_marks(message) for message in whole])

@@ -17,7 +17,7 @@ from foveal.errors import MalformedMessage
 from foveal.server.databases.sqlite_database import SQLITE_TABLES
 from foveal.server.proxy import digest_index
 from foveal.transport import client_request, upstream_reply
-from foveal.transport.client_request import ClientHistory, ClientRequest, RequestCache
+from foveal.transport.client_request import ClientRequest, RequestCache
 from foveal.transport.digests import count_up_to, history_digests
 
 Json = dict[str, Any]
@@ -46,34 +46,112 @@ def test_a_prefix_of_a_history_has_a_prefix_of_its_digests(
     assert digests(messages, dialect)[:at] == digests(messages[:at], dialect)
 
 
-@given(st.lists(HISTORY, min_size=1, max_size=6), st.sampled_from(DIALECTS))
-def test_the_request_cache_does_not_change_digests(histories: list[list[Json]], dialect: Dialect) -> None:
-    memory, whole = RequestCache(), list[Json]()
-    for messages in histories:
-        whole = [*whole, *messages]
-        raw = msgspec.Raw(json.dumps(whole).encode())
-        remembered, anew = (ClientHistory.read(raw, dialect, known) for known in (memory, RequestCache()))
-        assert remembered.digests == anew.digests
-        assert remembered.instructions == anew.instructions
-        assert list(remembered.messages) == list(anew.messages)
+LIST_FIELD: dict[Dialect, str] = {
+    "openai_chat": "messages",
+    "openai_responses": "input",
+    "anthropic": "messages",
+}
 
 
-@given(st.lists(HISTORY, min_size=1, max_size=6), st.integers(0, 60), st.sampled_from(DIALECTS))
-def test_a_history_of_several_groups_has_the_same_digests(
-    histories: list[list[Json]], edited: int, dialect: Dialect
+def body_with(
+    messages: list[Json], dialect: Dialect, *, before: Json, after: Json, separators: tuple[str, str]
+) -> bytes:
+    fields = {**before, LIST_FIELD[dialect]: messages, **after}
+    return json.dumps(fields, separators=separators, ensure_ascii=False).encode()
+
+
+@given(
+    st.lists(HISTORY, min_size=1, max_size=5),
+    st.integers(0, 60),
+    st.sampled_from([1, 16, 64, 4_096]),
+    st.sampled_from(DIALECTS),
+    st.sampled_from(
+        [{}, {"model": "m"}, {"system": '"messages": [{"input": ['}, {"messages": 1, "input": 2}]
+    ),
+    st.sampled_from([{}, {"model": "other"}, {"tools": [{"messages": [1], "input": [2]}]}, {"\0": [3]}]),
+    st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " : ")]),
+)
+def test_the_request_cache_changes_nothing(
+    histories: list[list[Json]],
+    edited: int,
+    block: int,
+    dialect: Dialect,
+    before: Json,
+    after: Json,
+    separators: tuple[str, str],
 ) -> None:
-    memory, whole = RequestCache(), list[Json]()
+    memory, whole, name = RequestCache(), list[Json](), LIST_FIELD[dialect]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client_request, "MESSAGES_PER_GROUP", 4)
+        patch.setattr(client_request, "BLOCK_BYTES", block)
         for messages in histories:
             whole = [*whole, *messages]
-            for history in (whole, [*whole[:edited], {"role": "user", "content": "edited"}]):
-                raw = msgspec.Raw(json.dumps(history).encode())
+            for history in (whole, [*whole[:edited], {"role": "user", "content": "edited"}], whole[:edited]):
+                body = body_with(history, dialect, before=before, after=after, separators=separators)
                 remembered, anew = (
-                    ClientHistory.read(raw, dialect, known) for known in (memory, RequestCache())
+                    ClientRequest(dialect, body, known, model="m") for known in (memory, RequestCache())
                 )
-                assert remembered.digests == anew.digests
+                assert remembered.problem == anew.problem
+                assert remembered.digests == anew.digests == digests(list(anew.messages), dialect)
                 assert remembered.instructions == anew.instructions
+                assert list(remembered.messages) == list(anew.messages)
+                decoded = {field: msgspec.json.decode(value) for field, value in remembered.fields.items()}
+                assert decoded == json.loads(body)
+                assert len(anew.messages) == len(history)
+                assert [json.loads(anew.messages.text(at)) for at in range(len(history))] == decoded[name]
+
+
+HELLO: Json = {"role": "user", "content": "hello " * 9}
+
+
+@pytest.mark.parametrize(
+    ("end", "messages"),
+    [
+        (b"]}", 1),
+        (b',{"role":"user","content":"b"}]}', 2),
+        (b" \n, \t{} ]}", 2),
+        (b'],"messages":[{"role":"user","content":"b"},{"role":"user","content":"c"},{}]}', 3),
+        (b'],"\\u006dessages":[{"role":"user","content":"b"},{}]}', 2),
+        (b'],"\\u0000":5}', 1),
+        (b'],"\\u0000":[5,6]}', 1),
+        (b",]}", 0),
+        (b",,{}]}", 0),
+        (b"{}]}", 0),
+        (b",5]}", 0),
+        (b"]", 0),
+        (b"]}]}", 0),
+        (b',{"role":"user","content":"\xff"}]}', 0),
+    ],
+)
+def test_a_body_that_begins_like_an_earlier_one_is_read_to_its_end(end: bytes, messages: int) -> None:
+    head = b'{"model":"m","messages":[' + json.dumps(HELLO).encode()
+    memory, empty = RequestCache(), RequestCache()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_request, "BLOCK_BYTES", 4)
+        ClientRequest("openai_chat", head + b"]}", memory)
+        remembered, anew = (ClientRequest("openai_chat", head + end, cache) for cache in (memory, empty))
+    assert len(anew.messages) == messages
+    assert bool(anew.problem) is not messages
+    assert list(remembered.messages) == list(anew.messages)
+    assert (remembered.problem, remembered.digests) == (anew.problem, anew.digests)
+    assert remembered.fields == anew.fields
+
+
+def test_the_request_cache_forgets_what_was_not_continued_for_the_longest_time() -> None:
+    memory = RequestCache()
+
+    def read_anew(name: str, count: int) -> int:
+        seen = list[bytes]()
+        body = json.dumps({"messages": [{"role": "user", "content": name + "!" * 95}] * count}).encode()
+        ClientRequest("openai_chat", body, memory, model="m", check_depth=lambda text, _: seen.append(text))
+        return sum(map(len, seen))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_request, "MAX_CACHED_DIGESTS", 300)
+        read_anew("one", 100), read_anew("two", 100)
+        assert read_anew("one", 101) < client_request.BLOCK_BYTES + 300
+        read_anew("three", 100)
+        assert read_anew("one", 102) < client_request.BLOCK_BYTES + 300
+        assert read_anew("two", 101) > 10_000
 
 
 @given(HISTORY, st.integers(0, 11), st.sampled_from(DIALECTS))
@@ -95,7 +173,7 @@ def test_a_request_reads_only_the_messages_that_are_new() -> None:
         ClientRequest("openai_chat", body, memory, check_depth=lambda text, _: seen.append(text))
         sizes.append(sum(map(len, seen)))
     assert sizes[0] > 1_000_000
-    assert max(sizes[1:]) < 100
+    assert max(sizes[1:]) < client_request.BLOCK_BYTES + 200
 
 
 SAME: list[tuple[Dialect, Json, Json]] = [

@@ -255,6 +255,110 @@ async def test_increments_under_a_lease_are_neither_lost_nor_doubled(postgres_ur
         assert written + lost == 24
 
 
+# ── Removing rows ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def rows(member: Member) -> set[str]:
+    (found,) = await member.pool.run(None, SqlStatement("SELECT name FROM foveal.lease"))
+    return {name for (name,) in found}
+
+
+async def all_epochs_are_old(member: Member) -> None:
+    """Wait until no transaction runs that is as old as an epoch: the other tests of the server have their own."""
+    sql = "SELECT bool_and(epoch < pg_snapshot_xmin(pg_current_snapshot())::text::bigint) FROM foveal.lease"
+    while (await member.pool.run(None, SqlStatement(sql)))[0] == [(False,)]:
+        await asyncio.sleep(0.01)
+
+
+@run
+async def test_only_leases_that_were_not_used_for_long_are_removed(postgres_url: str) -> None:
+    times = LONG._replace(idle=60.0)
+    async with cluster(postgres_url, times=times) as (one, other), one.leases.lock("t", "held"):
+        for name in ("recent", "released", "ended", "of an earlier version"):
+            async with one.leases.lock("t", name):
+                pass
+        await one.leases.close()
+        for change, name in (
+            ("until = until - interval '61 s'", "released"),
+            ("until = until - interval '61 s', owner = 'killed'", "ended"),
+            ("until = NULL", "of an earlier version"),
+        ):
+            await one.pool.run(
+                None, SqlStatement(f"UPDATE foveal.lease SET {change} WHERE name = %s", (name,))
+            )
+        await all_epochs_are_old(one)
+        await asyncio.gather(one.leases.remove_idle(), other.leases.remove_idle())
+        assert await rows(one) == {"held", "recent"}
+
+
+@run
+async def test_a_process_that_was_paused_until_its_row_was_removed_cannot_write(postgres_url: str) -> None:
+    times = SHORT._replace(poll=NEVER_S, idle=0.0)
+    async with cluster(postgres_url, times=times) as (paused, other):
+
+        async def write_late() -> None:
+            async with paused.leases.lock("t", "s"):
+                before = paused.leases.epoch("t", "s")
+                pause(paused.leases)
+                await asyncio.sleep(SHORT.lease * 1.1)
+                await all_epochs_are_old(other)
+                await other.leases.remove_idle()
+                assert not await rows(other)
+                async with other.leases.lock("t", "s"):
+                    assert other.leases.epoch("t", "s") > before  # type: ignore[operator]
+                    await other.fenced("s", lambda connection: connection.execute("SELECT 1"))
+                    await paused.fenced("s", lambda connection: connection.execute("SELECT 1"))
+
+        with pytest.raises(LeaseLost):
+            await write_late()
+
+
+@run
+async def test_a_row_with_an_epoch_that_could_return_is_not_removed(postgres_url: str) -> None:
+    async with cluster(postgres_url, times=LONG._replace(idle=0.0)) as (one, _):
+        async with one.leases.lock("t", "s"):
+            pass
+        await one.leases.close()
+        later = "UPDATE foveal.lease SET epoch = pg_current_xact_id()::text::bigint + 1000"
+        await one.pool.run(None, SqlStatement(later))
+        await one.leases.remove_idle()
+        assert await rows(one) == {"s"}
+
+
+@run
+async def test_leases_are_free_while_their_rows_are_removed(postgres_url: str) -> None:
+    """Each process takes sessions that no other has, while all remove every row that is not held."""
+    async with cluster(postgres_url, 3, times=LONG._replace(idle=0.0)) as members:
+        taking = True
+
+        async def take(member: Member, name: str) -> None:
+            for _ in range(40):
+                lease = await member.leases.try_lock("t", name)
+                assert lease is not None
+                assert member.leases.epoch("t", name) is not None
+                await member.fenced(name, lambda connection: connection.execute("SELECT 1"))
+                lease.release()
+
+        async def remove(member: Member) -> None:
+            while taking:
+                await member.leases.remove_idle()
+
+        removing = [asyncio.create_task(remove(member)) for member in members]
+        await asyncio.gather(*(take(member, f"s{n}") for n, member in enumerate(members)))
+        taking = False
+        await asyncio.gather(*removing)
+
+
+@run
+async def test_a_process_with_leases_removes_idle_ones_by_itself(postgres_url: str) -> None:
+    async with cluster(postgres_url, times=SHORT._replace(idle=0.2)) as (one, _):
+        async with one.leases.lock("t", "idle"):
+            pass
+        async with one.leases.lock("t", "held"), asyncio.timeout(DEADLINE_S):
+            while await rows(one) != {"held"}:
+                await asyncio.sleep(0.05)
+
+
 # ── Wake-ups ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

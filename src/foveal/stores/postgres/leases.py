@@ -8,6 +8,10 @@
 3. When a lease is lost, the block of `lock` is cancelled and `lock` raises `LeaseLost`. What the block still tries
    to write is refused, also if no other process has taken the lease yet.
 4. A waiting process is woken when the lease is released. It also polls, at the latest when the lease ends.
+5. The row of a lease that was released, or has ended, more than `idle_s` seconds ago is removed, by any process
+   that has leases. An epoch never returns, also if the row is inserted again: it is at least the id of the
+   transaction that takes the lease, and a row is removed only if its epoch is below those of all later ones. So a
+   process that was paused for a day cannot write with the epoch that it remembers.
 
 Tasks of one process use an `asyncio.Lock` first, so a lease that the table gives to this process is not in use.
 """
@@ -174,8 +178,12 @@ LEASE_S: Final = 15.0
 RENEW_S: Final = 5.0
 GIVE_UP_S: Final = 12.0
 LEASE_POLL_S: Final = 1.0
+IDLE_S: Final = 3_600.0
 MIN_LEASE_POLL_S: Final = 0.02
 """Added to the time that a lease still runs, so that it has ended when the next attempt arrives."""
+
+MAX_REMOVED_ROWS: Final = 1_000
+"""Rows that one statement removes."""
 
 LOST_EPOCH: Final = -1
 """The epoch of a lost lease; epochs in the table are positive."""
@@ -185,12 +193,14 @@ Key = tuple[str, str]
 
 
 class LeaseTimes(NamedTuple):
-    """The times of leases in seconds; tests use shorter ones. `renew` < `give_up` < `lease`."""
+    """The times of leases in seconds; tests use shorter ones. `renew` < `give_up` < `lease` < `idle`."""
 
     lease: float = LEASE_S
     renew: float = RENEW_S
     give_up: float = GIVE_UP_S
     poll: float = LEASE_POLL_S
+    idle: float = IDLE_S
+    """How long a lease was not used before its row is removed, and the time between two removals."""
 
 
 LEASE_TIMES: Final = LeaseTimes()
@@ -241,6 +251,8 @@ class SessionLeases:
         self._heartbeat: Task[None] | None = None
         self._background: set[Task[None]] = set()
         self._has_tables = False
+        self._removed_at = time.monotonic()
+        """When rows were removed last, or the process started."""
 
     def epoch(self, tenant: str, session: str) -> int | None:
         """Return the epoch of the lease that this process holds; None without one. After a loss it is an epoch that
@@ -372,12 +384,14 @@ class SessionLeases:
         )
         while True:
             try:
-                _, taken, remaining = await self._pool.run(key[0], *statements)
-                break
+                _, taken, ((remaining_s,),) = await self._pool.run(key[0], *statements)
             except ConnectionLost:  # a lease that this process has taken without knowing is taken again
                 if time.monotonic() > until:
                     raise
-        return (taken[0][0], 0.0) if taken else (None, max(0.0, float(remaining[0][0] or 0.0)))
+                continue
+            if taken or remaining_s > -self._times.idle or time.monotonic() > until:
+                return (taken[0][0], 0.0) if taken else (None, max(0.0, float(remaining_s)))
+            await asyncio.sleep(MIN_LEASE_POLL_S)  # another process removes the row
 
     async def _undo(self, key: Key, taking: Task[tuple[int | None, float]]) -> None:
         """Release what a cancelled call has taken."""
@@ -426,6 +440,9 @@ class SessionLeases:
                     renewal = None
                 if renewal is None and self._is_renewal_due(now):
                     renewal = asyncio.create_task(self._renew())
+                if now - self._removed_at > self._times.idle:
+                    self._removed_at = now
+                    self._run_in_background(self.remove_idle())
                 await asyncio.sleep(self._times.renew / 10)
         finally:
             self._heartbeat = None
@@ -461,6 +478,15 @@ class SessionLeases:
         epochs = [one.epoch for one in held]
         return SqlStatement(_RENEW, (self._times.lease, tenants, names, epochs, self._owner))
 
+    # ── Removing ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def remove_idle(self) -> None:
+        """Remove the rows of leases that were not used for a long time; what cannot be removed now stays."""
+        statement = SqlStatement(_REMOVE, (self._times.idle, MAX_REMOVED_ROWS))
+        with suppress(StoreError):
+            while len((await self._pool.run(None, statement, durable=False))[0]) == MAX_REMOVED_ROWS:
+                await asyncio.sleep(0)
+
 
 def _uncancel() -> bool:
     """Take back one cancellation of the current task; return whether no other is left."""
@@ -490,19 +516,29 @@ _TAKE: Final = """
         SELECT tenant, name FROM foveal.lease WHERE tenant = %s AND name = %s
         AND (owner IS NULL OR owner = %s OR until < clock_timestamp()) FOR UPDATE SKIP LOCKED)
     UPDATE foveal.lease AS taken
-    SET epoch = epoch + 1, owner = %s, until = clock_timestamp() + %s * interval '1 second'
+    SET epoch = greatest(epoch + 1, pg_current_xact_id()::text::bigint),
+        owner = %s, until = clock_timestamp() + %s * interval '1 second'
     FROM free WHERE taken.tenant = %s AND taken.name = %s RETURNING taken.epoch"""
+# No row, or one without a time as earlier versions leave it, counts as idle.
 _REMAINING: Final = """
-    SELECT extract(epoch FROM until - clock_timestamp()) FROM foveal.lease WHERE tenant = %s AND name = %s"""
+    SELECT coalesce(max(extract(epoch FROM until - clock_timestamp())), '-Infinity')
+    FROM foveal.lease WHERE tenant = %s AND name = %s"""
 _FREE: Final = """
     SELECT asked.tenant, asked.name FROM unnest(%s::text[], %s::text[]) AS asked (tenant, name)
     LEFT JOIN foveal.lease ON lease.tenant = asked.tenant AND lease.name = asked.name
     WHERE lease.owner IS NULL OR lease.until < clock_timestamp()"""
 _RELEASE: Final = """
-    UPDATE foveal.lease SET owner = NULL, until = NULL
+    UPDATE foveal.lease SET owner = NULL, until = clock_timestamp()
     WHERE tenant = %s AND name = %s AND epoch = %s AND owner = %s"""
 _RENEW: Final = """
     UPDATE foveal.lease SET until = clock_timestamp() + %s * interval '1 second'
     FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS held (tenant, name, epoch)
     WHERE lease.tenant = held.tenant AND lease.name = held.name AND lease.epoch = held.epoch AND lease.owner = %s
     RETURNING lease.tenant, lease.name, lease.epoch"""
+_REMOVE: Final = """
+    DELETE FROM foveal.lease USING (
+        SELECT tenant, name FROM foveal.lease
+        WHERE coalesce(until, '-infinity') < clock_timestamp() - %s * interval '1 second'
+        AND epoch < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+        LIMIT %s FOR UPDATE SKIP LOCKED) AS idle
+    WHERE lease.tenant = idle.tenant AND lease.name = idle.name RETURNING 1"""
