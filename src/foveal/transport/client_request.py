@@ -361,7 +361,7 @@ class RequestTemplate(NamedTuple):
 
 MAX_CACHED_DIGESTS: Final = 400_000
 """Digests in the cache: of messages and of blocks, of all requests together."""
-BLOCK_BYTES: Final = 4 * 1024
+DIGESTED_BLOCK_BYTES: Final = 4 * 1024
 """Bytes that are digested together. What follows the last whole block that an earlier request had is read anew."""
 MAX_FIELD_PLACES: Final = 8
 """Places of a body that are tried as the field with the messages: others may be nested, in the schema of a tool."""
@@ -466,12 +466,12 @@ class RequestCache:
         for count in range(len(blocks), 0, -1):
             if (last := self._last_blocks.get(blocks[count - 1])) is not None:
                 known, _ = self._histories[last]
-                return known.first(bisect_right(known.ends, count * BLOCK_BYTES))
+                return known.first(bisect_right(known.ends, count * DIGESTED_BLOCK_BYTES))
         return KnownHistory.empty()
 
     def add(self, blocks: Sequence[bytes], known: KnownHistory) -> None:
         """Add a history, in place of the one that it continues."""
-        whole = list(blocks[: known.size // BLOCK_BYTES])
+        whole = list(blocks[: known.size // DIGESTED_BLOCK_BYTES])
         if not whole:
             return
         for block in whole:
@@ -494,8 +494,8 @@ class RequestCache:
 def block_digests(text: bytes, start: int, dialect: Dialect) -> list[bytes]:
     """Return, for each whole block from `start` on, the digest of the bytes up to its end."""
     last, found, view = dialect.encode(), list[bytes](), memoryview(text)
-    for end in range(start + BLOCK_BYTES, len(text) + 1, BLOCK_BYTES):
-        last = blake2b(view[end - BLOCK_BYTES : end], digest_size=16, key=last).digest()
+    for end in range(start + DIGESTED_BLOCK_BYTES, len(text) + 1, DIGESTED_BLOCK_BYTES):
+        last = blake2b(view[end - DIGESTED_BLOCK_BYTES : end], digest_size=16, key=last).digest()
         found.append(last)
     return found
 

@@ -82,7 +82,7 @@ def test_the_request_cache_changes_nothing(
 ) -> None:
     memory, whole, name = RequestCache(), list[Json](), LIST_FIELD[dialect]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client_request, "BLOCK_BYTES", block)
+        patch.setattr(client_request, "DIGESTED_BLOCK_BYTES", block)
         for messages in histories:
             whole = [*whole, *messages]
             for history in (whole, [*whole[:edited], {"role": "user", "content": "edited"}], whole[:edited]):
@@ -126,7 +126,7 @@ def test_a_body_that_begins_like_an_earlier_one_is_read_to_its_end(end: bytes, m
     head = b'{"model":"m","messages":[' + json.dumps(HELLO).encode()
     memory, empty = RequestCache(), RequestCache()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client_request, "BLOCK_BYTES", 4)
+        patch.setattr(client_request, "DIGESTED_BLOCK_BYTES", 4)
         ClientRequest("openai_chat", head + b"]}", memory)
         remembered, anew = (ClientRequest("openai_chat", head + end, cache) for cache in (memory, empty))
     assert len(anew.messages) == messages
@@ -148,9 +148,9 @@ def test_the_request_cache_forgets_what_was_not_continued_for_the_longest_time()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_request, "MAX_CACHED_DIGESTS", 300)
         read_anew("one", 100), read_anew("two", 100)
-        assert read_anew("one", 101) < client_request.BLOCK_BYTES + 300
+        assert read_anew("one", 101) < client_request.DIGESTED_BLOCK_BYTES + 300
         read_anew("three", 100)
-        assert read_anew("one", 102) < client_request.BLOCK_BYTES + 300
+        assert read_anew("one", 102) < client_request.DIGESTED_BLOCK_BYTES + 300
         assert read_anew("two", 101) > 10_000
 
 
@@ -173,7 +173,7 @@ def test_a_request_reads_only_the_messages_that_are_new() -> None:
         ClientRequest("openai_chat", body, memory, check_depth=lambda text, _: seen.append(text))
         sizes.append(sum(map(len, seen)))
     assert sizes[0] > 1_000_000
-    assert max(sizes[1:]) < client_request.BLOCK_BYTES + 200
+    assert max(sizes[1:]) < client_request.DIGESTED_BLOCK_BYTES + 200
 
 
 SAME: list[tuple[Dialect, Json, Json]] = [
