@@ -277,6 +277,8 @@ def _event_text(event: Event) -> str:
     """Return one event in words; ▼ marks a reduction, ▲ an event that takes something back."""
     fact = event.fact
     match fact:
+        case Clipped() if fact.again >= 0:
+            return f"▲ shows {handle(fact.again)} again in {handle(fact.target)}, {fact.kept_tokens:,} tokens ({fact.rule})"
         case Clipped() if fact.shows_all:
             return f"▲ shows {handle(fact.target)} whole again {fact.rule}"
         case Clipped():

@@ -128,7 +128,8 @@ def shift_seqs(fact: AnyFact, *, by: int) -> AnyFact:
     match fact:
         case Clipped():
             sources = tuple(source + by for source in fact.sources)
-            return replace(fact, target=fact.target + by, sources=sources)
+            again = fact.again + by if fact.again >= 0 else -1
+            return replace(fact, target=fact.target + by, sources=sources, again=again)
         case Reverted() | Marked() | Prioritised():
             return replace(fact, target=fact.target + by)
         case BranchEnded():
