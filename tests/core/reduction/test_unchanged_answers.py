@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -110,3 +111,31 @@ def test_the_log_and_the_report_say_what_is_shown() -> None:
     assert again.again == original.seq
     status = ctx.why(f"e{again.target}")
     assert (status.level, status.rule) == ("full", f"shows {original.handle} again")
+
+
+def test_a_session_finds_in_its_store_what_a_summary_hides() -> None:
+    asyncio.run(find_in_store())
+
+
+async def find_in_store() -> None:
+    async with foveal.stores.MemoryStore() as store:
+        session = await foveal.Session.open(
+            store, "demo", model="claude-sonnet-4-5", window=WINDOW, reserve=2_000, policy="sliding-summary"
+        )
+        await session.append(foveal.UserSaid(content="Read all files."))
+        for call in range(FILES):
+            await say(session, read(call, call))
+            await session.fit()
+        await session.compact()
+        await say(session, read(0, FILES, WASTED))
+        sent = (await session.fit()).to_anthropic()
+        assert sent[-1]["content"][-1]["content"] == file_text(0)
+        other = await foveal.Session.open(store, "demo", model="claude-sonnet-4-5", window=WINDOW, reserve=2_000)
+        assert (await other.fit()).to_anthropic() == sent
+
+
+async def say(session: foveal.Session, messages: list[dict[str, Any]]) -> None:
+    use, result = messages[0]["content"][0], messages[1]["content"][0]
+    call = Call(id=use["id"], name="Read", arguments=json.dumps(use["input"]))
+    await session.append(foveal.ModelSaid(content=(call,)))
+    await session.append(ToolReturned(call_id=use["id"], content=result["content"]))

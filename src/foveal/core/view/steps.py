@@ -157,7 +157,7 @@ class ShownMessage(Struct, eq=False, gc=False):
     @property
     def is_as_said(self) -> bool:
         """Whether it is shown as it was said, with nothing replaced, left out or added."""
-        is_whole = not self.leaves_out_thinking and not self.loads
+        is_whole = not self.leaves_out_thinking and not self.loads and self.again < 0
         return is_whole and not self.overlays and self.superseded_by < 0
 
     def as_shown(self) -> CountedFact:
