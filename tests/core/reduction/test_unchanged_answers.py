@@ -29,7 +29,9 @@ WINDOW = 24_000
 
 
 def file_text(number: int) -> str:
-    return "\n".join(f"{line}\tdef function_{number}_{line}(value): return value * {line}" for line in range(60))
+    return "\n".join(
+        f"{line}\tdef function_{number}_{line}(value): return value * {line}" for line in range(60)
+    )
 
 
 def read(number: int, call: int, answer: str | None = None) -> list[dict[str, Any]]:
@@ -130,7 +132,9 @@ async def find_in_store() -> None:
         await say(session, read(0, FILES, WASTED))
         sent = (await session.fit()).to_anthropic()
         assert sent[-1]["content"][-1]["content"] == file_text(0)
-        other = await foveal.Session.open(store, "demo", model="claude-sonnet-4-5", window=WINDOW, reserve=2_000)
+        other = await foveal.Session.open(
+            store, "demo", model="claude-sonnet-4-5", window=WINDOW, reserve=2_000
+        )
         assert (await other.fit()).to_anthropic() == sent
 
 

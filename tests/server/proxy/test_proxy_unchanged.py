@@ -1,4 +1,4 @@
-"""Claude Code reads a file again and gets only a reference to its earlier result: the request has the file's text."""
+"""Claude Code reads a file again and gets only a reference to the earlier result: the request has the text."""
 
 from __future__ import annotations
 
