@@ -278,7 +278,8 @@ def _event_text(event: Event) -> str:
     fact = event.fact
     match fact:
         case Clipped() if fact.again >= 0:
-            return f"▲ shows {handle(fact.again)} again in {handle(fact.target)}, {fact.kept_tokens:,} tokens ({fact.rule})"
+            where = f"in {handle(fact.target)}, which only refers to it"
+            return f"▲ shows {handle(fact.again)} again {where} ({fact.kept_tokens:,} tokens) {fact.rule}"
         case Clipped() if fact.shows_all:
             return f"▲ shows {handle(fact.target)} whole again {fact.rule}"
         case Clipped():
