@@ -341,7 +341,10 @@ def test_health_is_503_if_the_store_cannot_be_written(
                 "status": "ok",
                 "problems": [],
                 "gateways": {},
-                "upstreams": {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"},
+                "upstreams": {
+                    "openai": "https://api.openai.com/v1",
+                    "anthropic": "https://api.anthropic.com",
+                },
             },
         )
         proxy.do(proxy.service.runtime.database.close())
