@@ -30,6 +30,7 @@ from foveal.core.log.events import (
     Expanded,
     Marked,
     Masked,
+    Overflowed,
     ModelSaid,
     Opened,
     Pinned,
@@ -333,6 +334,9 @@ def _event_text(event: Event) -> str:
                 f"→ {call.name}({one_line(call.arguments, width=40)})" for _, call in calls_of(fact.content)
             )
             return f"model_said {_preview(event)} {visible(calls)}".rstrip()
+        case Overflowed():
+            size = f"{fact.needed or fact.sent:,} tokens, limit {fact.limit:,}" if fact.limit else "too large"
+            return f"overflowed: {visible(fact.model)} refused the request ({size})"
         case _:
             return f"{visible(kind(fact))} {_preview(event)}".rstrip()
 

@@ -350,7 +350,8 @@ class Archive:
             recall = Recall(library, tokens=tokens, counting=self._counter, session=located.entry.handle)
             # Every log counts its events from e0, so the answer says whose event this is.
             place = inline(scrub(located.source.name), max_chars=MAX_PLACE_CHARS)
-            whose = f"{handle} of session {located.entry.handle}, id {inline(scrub(located.entry.name))}, in {place}"
+            name = inline(scrub(located.entry.name))
+            whose = f"{handle} of session {located.entry.handle}, id {name}, in {place}"
             return f"{recall_line(whose)}\n{await recall.read(*seqs, lines)}"
 
     @asynccontextmanager
