@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
@@ -19,11 +19,10 @@ import pytest
 
 from foveal.agent.events import TextStreamed
 from foveal.cli.__main__ import main
-from foveal.cli.banner import banner_lines
-from foveal.cli.serve import download_local_model
+from foveal.cli.banner import ModelDownloadPrinter, banner_lines
 from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
-from foveal.errors import FovealError, ProviderError, StoreUnusable
+from foveal.errors import FovealError, StoreUnusable
 from foveal.providers.local.download import DownloadProgress
 from foveal.server import AuthTokens, DataFolder, Service
 from foveal.server.auth_tokens import TokenRole
@@ -32,7 +31,6 @@ from foveal.server.http.shutdown import ShutdownState, StopSignal, shut_down
 from foveal.server.jobs.schedule_store import ScheduleStore, schedule_from_config
 from foveal.server.proxy.upstreams import Upstreams
 from foveal.stores import open_store
-from foveal.testing import Scripted
 from foveal.web.listener import bind, run_server
 from support.serve_process import DEADLINE, Server, ask, serving, until
 from support.upstream import ProxyServer, RawUpstream, stream_head
@@ -343,6 +341,10 @@ def test_health_is_503_if_the_store_cannot_be_written(
                 "status": "ok",
                 "problems": [],
                 "gateways": {},
+                "upstreams": {
+                    "openai": "https://api.openai.com/v1",
+                    "anthropic": "https://api.anthropic.com",
+                },
             },
         )
         proxy.do(proxy.service.runtime.database.close())
@@ -380,46 +382,18 @@ def test_health_is_degraded_while_the_store_of_a_tenant_fails(tmp_path: Path) ->
         assert ask(proxy.url, "/healthz").json["status"] == "ok"
 
 
-class UndownloadedModel(Scripted):
-    """A local model that is not on the disk."""
-
-    is_downloaded = False
-
-    def __init__(self, progress: Any, *, broken: bool) -> None:
-        super().__init__(name="local/tiny")
-        self._progress, self._broken = progress, broken
-
-    async def start(self) -> None:
-        for done in range(101):
-            self._progress(DownloadProgress(stage="fetching", done=done * 1_000_000, total=100_000_000))
-        if self._broken:
-            raise ProviderError("the index cannot be reached", code="connection")
-        self._progress(DownloadProgress(stage="ready"))
+def test_the_server_listens_without_the_local_model() -> None:
+    with serving(provider="support.serve_process:undownloaded") as server:
+        assert ask(server.url, "/healthz").status == 200
 
 
-def undownloaded_model(
-    name: str | None, *, environment: Mapping[str, str], window: int | None, progress: Any
-) -> UndownloadedModel:
-    return UndownloadedModel(progress, broken="BROKEN" in environment)
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_the_local_model_is_downloaded_before_the_server_listens(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: bool
-) -> None:
-    environment = {"FOVEAL_PROVIDER": f"{__name__}:undownloaded_model", **({"BROKEN": "1"} if broken else {})}
-
-    async def scene() -> bool:
-        settings = load(tmp_path, environ={}, user_folder=tmp_path)
-        async with Service.open(settings, folder=tmp_path / "server", environment=environment) as service:
-            return await download_local_model(service, StopSignal())
-
-    assert asyncio.run(scene())
+def test_a_download_that_a_request_begins_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    show = ModelDownloadPrinter()
+    for done in range(101):
+        show(DownloadProgress(stage="fetching", done=done * 1_000_000, total=100_000_000))
     lines = capsys.readouterr().err.splitlines()
-    assert "local/tiny" in lines[0]
-    assert lines[1] == "  0 of 100 MB"
-    assert lines[11] == "  100 of 100 MB"
-    assert ("the index cannot be reached" in lines[-1]) is broken
+    assert lines[0] == "Downloading the local model, 100 MB, once:"
+    assert (lines[1], lines[-1]) == ("  0 of 100 MB", "  100 of 100 MB")
 
 
 def test_the_second_server_on_an_address_reports_it(tmp_path: Path) -> None:

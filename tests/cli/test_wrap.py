@@ -377,20 +377,41 @@ def test_settings_changed_since_are_named_when_ours_are_taken_back(
     assert command("unwrap", "codex") == (0, "Codex is not wrapped: there is nothing to take back\n")
 
 
-def test_saving_says_which_address_the_server_has_to_forward_to(
+def test_a_server_with_another_upstream_is_refused_unless_the_user_says_so(
     home: Path, server: Server, command: Any
 ) -> None:
     (home / ".codex").mkdir()
     provider = '[model_providers.gw]\nbase_url = "https://gw.example.com/v1"\nenv_key = "GW_KEY"\n'
     own = f'model_provider = "gw"\n{provider}'
     (home / ".codex/config.toml").write_text(own)
-    code, shown = command("wrap", "codex", "--save", "--yes", "--url", server.url)
+    for words in (["--save", "--yes"], []):
+        code, shown = command("wrap", "codex", *words, "--url", server.url)
+        assert code == 1
+        assert "server.openai_url=https://gw.example.com/v1" in shown
+        assert f"the server at {server.url} forwards to https://api.openai.com/v1" in shown
+    assert (home / ".codex/config.toml").read_text() == own
+    code, shown = command("wrap", "codex", "--save", "--yes", "--any-upstream", "--url", server.url)
     assert code == 0
-    assert "server.openai_url=https://gw.example.com/v1" in shown
+    assert "https://gw.example.com/v1 before; the server forwards to https://api.openai.com/v1" in shown
     assert (
         'env_key = "GW_KEY"'
         in (home / ".codex/config.toml").read_text().partition("[model_providers.foveal]")[2]
     )
+
+
+def test_the_address_of_the_environment_counts_too(
+    home: Path, server: Server, command: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "https://gw.example.com")
+    code, shown = command("wrap", "claude", "--save", "--yes", "--url", server.url)
+    assert (code, "forwards to https://api.anthropic.com" in shown) == (1, True)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    assert command("wrap", "claude", "--save", "--yes", "--url", server.url)[0] == 0
+
+
+def test_a_missing_name_of_the_agent_is_asked_for(command: Any) -> None:
+    code, shown = command("wrap")
+    assert (code, "which agent? foveal wrap {claude|codex|opencode|aider}" in shown) == (1, True)
 
 
 def test_an_address_without_a_server_is_refused(home: Path, command: Any) -> None:

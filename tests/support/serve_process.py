@@ -236,6 +236,19 @@ def until(condition: Callable[[], Any], *, seconds: float = DEADLINE) -> Any:
     return found
 
 
+class Undownloaded(Scripted):
+    """A local model that is not on the disk, and must not be downloaded."""
+
+    is_downloaded = False
+
+    async def start(self) -> None:
+        raise AssertionError("no request needs the model")
+
+
+def undownloaded(*_: Any, **__: Any) -> Undownloaded:
+    return Undownloaded(name="local/tiny")
+
+
 class Echo(Scripted):
     """Repeats the last user message. If it begins with `hold`, the model streams a word and waits until the file
     named by the environment variable GATE exists."""

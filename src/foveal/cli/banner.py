@@ -12,6 +12,7 @@ from foveal.cli.server_commands import shell_command
 from foveal.core.log.events import Dialect
 from foveal.core.wire.safe_print import visible
 from foveal.errors import FovealError
+from foveal.providers.local.model import LocalModel
 from foveal.providers.selection import SERVICES
 from foveal.server import Service
 from foveal.server.auth_tokens import AuthTokens
@@ -58,7 +59,9 @@ def _model_text(service: Service) -> str:
         provider = service.runtime.provider("")
     except FovealError as problem:
         return f"none: only the drop-in endpoints work; set --model provider/model ({problem})"
-    return f"{provider.name}, {provider.model.window:,} tokens"
+    is_missing = isinstance(provider, LocalModel) and not provider.is_downloaded
+    later = "; not on this machine yet: the first request that needs it downloads it" if is_missing else ""
+    return f"{provider.name}, {provider.model.window:,} tokens{later}"
 
 
 async def _upstream(service: Service, upstreams: Upstreams, api: Literal["openai", "anthropic"]) -> str:
@@ -130,7 +133,7 @@ def _short_path(path: Path) -> str:
 
 
 class ModelDownloadPrinter:
-    """Prints the progress of the download, one line per `step` percent."""
+    """Prints the progress of a download that a request has begun, one line per `step` percent."""
 
     def __init__(self, step: float = 10.0) -> None:
         self._step = step
@@ -140,15 +143,8 @@ class ModelDownloadPrinter:
     def __call__(self, progress: Any) -> None:
         if progress.stage != self._stage:
             self._stage, self._next = progress.stage, 0.0
+            if progress.stage == "fetching":
+                print_line(f"Downloading the local model, {progress.total / 1e6:,.0f} MB, once:")
         if progress.stage == "fetching" and progress.percent >= self._next:
             self._next = progress.percent - progress.percent % self._step + self._step
             print_line(f"  {progress.done / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB")
-
-
-def model_to_download(service: Service) -> Any:
-    """Return the local model if sessions of this server use it and it is not on the disk yet; otherwise None."""
-    try:
-        provider: Any = service.runtime.provider("")
-    except FovealError:
-        return None
-    return provider if getattr(provider, "is_downloaded", True) is False else None

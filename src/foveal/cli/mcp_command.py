@@ -1,6 +1,7 @@
 """`foveal mcp`: recall tools over past sessions for any MCP client.
 
-foveal mcp                                 sessions of Claude Code, Codex, pi and Foveal in their default places
+foveal mcp                                 sessions of Claude Code, Codex, pi, Foveal and its server in their
+                                           default places
 foveal mcp PATH … [--store FILE|URL]       only these: transcripts, folders of them, stores
 foveal mcp --write                         clients may suggest entries for the user's memory
 foveal mcp --http PORT                     over HTTP on 127.0.0.1, with a token, instead of standard input
@@ -13,6 +14,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foveal.errors import BadSetting, FovealError, StoreUnusable
@@ -40,7 +42,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("paths", nargs="*", metavar="PATH", help=help)
     help = "a store of Foveal: a file, a folder, or postgresql://user@host/database; may be repeated"
     parser.add_argument("--store", action="append", default=[], metavar="STORE", help=help)
-    help = "the tenant whose sessions are read from a database; default: default"
+    help = "the tenant whose sessions are read from a database or your server; default: default"
     parser.add_argument("--tenant", default="default", metavar="NAME", help=help)
     help = f"at most so many tokens in an answer; default: {_DEFAULT_TOKENS:,}"
     parser.add_argument("--tokens", type=int, default=_DEFAULT_TOKENS, metavar="N", help=help)
@@ -76,7 +78,7 @@ async def _serve(args: Namespace) -> None:
     async with AsyncExitStack() as stack:
         # With places that the user names, the server reads only these.
         memory = None if given else await _open_memory(stack, writes=args.write)
-        sources = find_sources(given, tenant=args.tenant)
+        sources = find_sources(given, tenant=args.tenant, served=_served_store(args.tenant))
         archive = _open_archive(sources, args.tokens)
         stack.push_async_callback(archive.close)
         archive.index_in_background()
@@ -89,6 +91,16 @@ async def _serve(args: Namespace) -> None:
             if check is not None:
                 check.cancel()
                 await asyncio.wait([check])
+
+
+def _served_store(tenant: str) -> Path:
+    """Return the file in which this user's server keeps the sessions of a tenant."""
+    import os
+
+    from foveal.config import load
+    from foveal.server.storage import DataFolder, data_folder_path
+
+    return DataFolder(data_folder_path(load(project=False), os.environ)).tenant_file(tenant)
 
 
 async def _open_memory(stack: AsyncExitStack, *, writes: bool) -> MemoryAccess | None:

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from foveal.errors import BadSetting, FovealError, ProviderError
+from foveal.errors import BadSetting, FovealError
 
 if TYPE_CHECKING:
     import argparse
@@ -60,7 +60,7 @@ DEFAULT_FOLDER: Final = "~/.local/share/foveal/server"
 EPILOG: Final = """`foveal config` shows all settings and where each was set. The server also reads the API keys and
 addresses of providers from the environment (OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL
 and others), and TELEGRAM_BOT_TOKEN and DISCORD_BOT_TOKEN, each of which starts a bot. Without an API key, a small
-local model answers, if the extra `local` is installed."""
+local model answers, if the extra `local` is installed; the first request that needs it downloads it."""
 GC_THRESHOLDS: Final = (10_000, 2, 200)
 """New objects before a garbage collection, and collections before one of the next older generation. A collection
 holds up all threads: one of the second generation looks at no more than 30,000 objects, which takes 8 ms."""
@@ -92,7 +92,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=about_set)
     about_attached = (
         "for a program that starts the server: print only the URL to standard output, stop when standard input "
-        "closes, start no bot and download no model"
+        "closes, and start no bot"
     )
     parser.add_argument("--attached", action="store_true", help=about_attached)
 
@@ -125,7 +125,7 @@ def _loop_factory() -> Callable[[], AbstractEventLoop] | None:
 async def _serve(args: argparse.Namespace) -> int:
     from asyncio import get_running_loop
 
-    from foveal.cli.banner import banner_lines, print_line
+    from foveal.cli.banner import ModelDownloadPrinter, banner_lines, print_line
     from foveal.cli.config_reload import ConfigReload
     from foveal.config import load
     from foveal.server import Service
@@ -152,8 +152,7 @@ async def _serve(args: argparse.Namespace) -> int:
         stop.listen()
         if args.attached:
             _stop_with_standard_input(stop)
-        elif not await download_local_model(service, stop):
-            return 0
+        service.runtime.report_downloads_to(ModelDownloadPrinter())
         warm_up(config)
         deletes_webhook = await _agrees_to_delete_webhook(service, stop)
         components = _running_components(service, listener, shutdown, deletes_webhook=deletes_webhook)
@@ -288,25 +287,6 @@ def _check_again(service: Service) -> Callable[[Config], None]:
         service.runtime.check_provider(config)
 
     return check
-
-
-async def download_local_model(service: Service, stop: StopSignal) -> bool:
-    """Download the local model if sessions use it; return False if a stop signal came before the end."""
-    from foveal.cli.banner import ModelDownloadPrinter, model_to_download, print_line
-    from foveal.server.http.shutdown import finishes_before
-
-    service.runtime.report_downloads_to(ModelDownloadPrinter())
-    provider = model_to_download(service)
-    if provider is None:
-        return True
-    print_line(
-        f"Sessions of this server use {provider.name}, which is not on this machine yet. Downloading it once:"
-    )
-    try:
-        return await finishes_before(provider.start(), stop.requested)
-    except ProviderError as problem:
-        print_line(f"the download failed; the next request to the model tries again: {problem}")
-        return True
 
 
 class RunningComponents(NamedTuple):

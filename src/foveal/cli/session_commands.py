@@ -32,6 +32,7 @@ from foveal.core.log.events import (
     Masked,
     ModelSaid,
     Opened,
+    Overflowed,
     Pinned,
     Prioritised,
     Reverted,
@@ -277,6 +278,9 @@ def _event_text(event: Event) -> str:
     """Return one event in words; ▼ marks a reduction, ▲ an event that takes something back."""
     fact = event.fact
     match fact:
+        case Clipped() if fact.again >= 0:
+            where = f"in {handle(fact.target)}, which only refers to it"
+            return f"▲ shows {handle(fact.again)} again {where} ({fact.kept_tokens:,} tokens) {fact.rule}"
         case Clipped() if fact.shows_all:
             return f"▲ shows {handle(fact.target)} whole again {fact.rule}"
         case Clipped():
@@ -330,6 +334,9 @@ def _event_text(event: Event) -> str:
                 f"→ {call.name}({one_line(call.arguments, width=40)})" for _, call in calls_of(fact.content)
             )
             return f"model_said {_preview(event)} {visible(calls)}".rstrip()
+        case Overflowed():
+            size = f"{fact.needed or fact.sent:,} tokens, limit {fact.limit:,}" if fact.limit else "too large"
+            return f"overflowed: {visible(fact.model)} refused the request ({size})"
         case _:
             return f"{visible(kind(fact))} {_preview(event)}".rstrip()
 

@@ -405,6 +405,8 @@ def _why_without_text(fact: AnyFact) -> str:
                 + ", ".join(sorted({handle(mask.target) for mask in fact.masks})[:20])
                 + ": read those"
             )
+        case Clipped() if fact.again >= 0:
+            return f"it shows {handle(fact.again)} again: read that"
         case Clipped():
             return f"it shortened {handle(fact.target)}: read that"
         case Superseded():

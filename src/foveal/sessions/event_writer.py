@@ -27,6 +27,7 @@ from foveal.core.engine.state import EngineState
 from foveal.core.log.events import (
     REDUCTIONS,
     AnyFact,
+    Call,
     Event,
     ToolReturned,
     parse_handle,
@@ -308,6 +309,9 @@ class EventWriter:
             now = self._clock()
             self._engine = None  # from here until everything is stored, memory is ahead of the store
             events = await _each(partial(engine.append, at=now), facts)
+            for event in events if len(engine.log) < engine.next_seq else ():
+                if (call := engine.unchanged_call(event)) is not None:
+                    await self._show_again(engine, event, call, first=first)
             if end is not None:
                 events.append(engine.append(self.redact(end(engine.view, events)), at=now))
             if ends_expansion:
@@ -315,6 +319,20 @@ class EventWriter:
             if await self.store_appended(engine, first):
                 return events
         raise self.conflict_error()
+
+    async def _show_again(self, engine: Engine, answer: Event, call: Call, *, first: int) -> None:
+        """Show the result that an answer refers to. It may only be in the store, which ends before `first`."""
+        effective = {event.seq for event in (await find_effective(self.store, self.id, end=first)).events}
+        newer = [event for event in engine.events_from(first) if event.seq < answer.seq]
+        if engine.show_again(answer, call, reversed(newer)):
+            return
+        for last in range(first - 1, -1, -MAX_SLICE_EVENTS):
+            read = await self.store.read(self.id, first=max(0, last - MAX_SLICE_EVENTS + 1), last=last)
+            events = [event for event in read if event.seq in effective]
+            # With one slice more, because a call may be in another one than its result.
+            if engine.show_again(answer, call, reversed([*events, *newer])):
+                return
+            newer = events
 
     async def _commit_refolding(self, facts: Sequence[AnyFact]) -> list[Event]:
         """Store facts that change which earlier ones count; the whole log is folded again afterwards."""

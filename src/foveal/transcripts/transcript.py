@@ -6,6 +6,7 @@ is 0 unless Foveal's own format says otherwise; `Transcript.events` shifts them 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -33,8 +34,9 @@ from foveal.core.log.events import (
     Rewound,
     Steered,
     Superseded,
+    Text,
     UserSaid,
-    text_of,
+    parts,
 )
 from foveal.core.redaction import scrub
 from foveal.errors import FovealError
@@ -44,6 +46,7 @@ UNKNOWN_LINE_TOPIC: Final = "unknown line"
 """Topic of the notes that hold lines which the reader did not understand."""
 API_ERROR_TOPIC: Final = "api error"
 """Topic of the notes with errors of the provider that a program showed to its user."""
+_TAGGED_BLOCK: Final = re.compile(r"\s*<([a-z][\w-]*)>.*?</\1>", re.DOTALL)
 MAX_DERIVED_TITLE_CHARS: Final = 80
 
 TimedFact: TypeAlias = tuple[AnyFact, float | None]
@@ -128,7 +131,8 @@ def shift_seqs(fact: AnyFact, *, by: int) -> AnyFact:
     match fact:
         case Clipped():
             sources = tuple(source + by for source in fact.sources)
-            return replace(fact, target=fact.target + by, sources=sources)
+            again = fact.again + by if fact.again >= 0 else -1
+            return replace(fact, target=fact.target + by, sources=sources, again=again)
         case Reverted() | Marked() | Prioritised():
             return replace(fact, target=fact.target + by)
         case BranchEnded():
@@ -261,10 +265,18 @@ def derive_title(facts: Iterable[TimedFact]) -> str:
     """Return the start of the first user message without secrets, as a title for a transcript without one."""
     for fact, _ in facts:
         if isinstance(fact, UserSaid):
-            text = text_of(fact.content).lstrip()
-            if text and not text.startswith("<"):  # a tag: text that a client put before the user's
-                return _shorten(scrub(text))  # cut before, a part of a secret would not be recognised
+            for part in parts(fact.content):
+                text = _without_tagged_blocks(part.text) if isinstance(part, Text) else ""
+                if text and not text.startswith("<"):
+                    return _shorten(scrub(text))  # cut before, a part of a secret would not be recognised
     return ""
+
+
+def _without_tagged_blocks(text: str) -> str:
+    """Return a text without the blocks `<tag>…</tag>` that a client puts before the user's words."""
+    while block := _TAGGED_BLOCK.match(text):
+        text = text[block.end() :]
+    return text.lstrip()
 
 
 def _shorten(text: str) -> str:

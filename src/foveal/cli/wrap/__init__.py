@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 COMMANDS: Final = ("wrap", "unwrap")
 AGENT_NAMES: Final = ("claude", "codex", "opencode", "aider")
 PROBE_TIMEOUT_S: Final = 5.0
+MAX_ANSWER_BYTES: Final = 16_384
 SERVER_END_TIMEOUT_S: Final = 15.0
 """How long a started server may take to end after its agent, before it is killed."""
 STARTED_GRACE_S: Final = 5
@@ -40,7 +41,7 @@ def add_commands(commands: Any) -> None:
     """Add the commands to the parser."""
     about = "run a coding agent through a server that keeps its requests inside the window"
     wrap = commands.add_parser("wrap", help=about, description=about)
-    wrap.add_argument("agent", choices=AGENT_NAMES, help="the program of the agent")
+    wrap.add_argument("agent", nargs="?", choices=AGENT_NAMES, help="the program of the agent")
     wrap.add_argument("arguments", nargs="*", metavar="ARGS", help="arguments of the agent, after `--`")
     help = (
         "the server; default: the one of this user at server.port, else a new one for this run. "
@@ -50,9 +51,11 @@ def add_commands(commands: Any) -> None:
     help = "write the address to the agent's settings file for all later runs, and do not start the agent"
     wrap.add_argument("--save", action="store_true", help=help)
     wrap.add_argument("--yes", action="store_true", help="with --save: do not ask before writing")
+    help = "use the server even if it forwards to another address than the one the agent is set to"
+    wrap.add_argument("--any-upstream", action="store_true", help=help)
     about = "take back what `foveal wrap --save` has written to the settings of a coding agent"
     unwrap = commands.add_parser("unwrap", help=about, description=about)
-    unwrap.add_argument("agent", choices=AGENT_NAMES, help="the program of the agent")
+    unwrap.add_argument("agent", nargs="?", choices=AGENT_NAMES, help="the program of the agent")
 
 
 def wrap(args: Namespace) -> int:
@@ -61,6 +64,7 @@ def wrap(args: Namespace) -> int:
 
     from foveal.cli.wrap.coding_agents import AGENTS
 
+    _check_agent(args)
     if args.save and args.arguments:
         raise BadSetting("--save", "with arguments of the agent", "alone: it does not start the agent")
     agent = AGENTS[args.agent]
@@ -76,6 +80,7 @@ def unwrap(args: Namespace) -> int:
     from foveal.cli.wrap.coding_agents import AGENTS
     from foveal.cli.wrap.settings_file import SettingsFile
 
+    _check_agent(args)
     title = AGENTS[args.agent].title
     files = list(SettingsFile.changed(_records(), args.agent))
     if not files:
@@ -93,6 +98,11 @@ def unwrap(args: Namespace) -> int:
         for path in restored.changed_by_user:
             print(f"  {'.'.join(path)} stays: it has another value now")
     return 0
+
+
+def _check_agent(args: Namespace) -> None:
+    if args.agent is None:
+        raise FovealError(f"which agent? foveal {args.command} {{{'|'.join(AGENT_NAMES)}}}")
 
 
 # ── Settings ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -125,11 +135,13 @@ def _save(agent: CodingAgent, file: SettingsFile, args: Namespace) -> int:
     import os
 
     from foveal.config import load
+    from foveal.core.wire.safe_print import visible
 
     url = args.url or f"http://127.0.0.1:{load(project=False).get('server.port')}"
     server = _reached(url)
     with _about(file):
-        own_urls = agent.own_urls(file.find)
+        own_urls = _own_urls(agent, file, server.url)
+        upstreams = _check_upstreams(agent, own_urls, server.url, any_upstream=args.any_upstream)
         record = file.planned(agent.settings(server, file.find, os.environ))
     if record.after == file.content and file.record is not None:
         print(f"{agent.title} goes through {server.url} already: {file.path}")
@@ -141,8 +153,7 @@ def _save(agent: CodingAgent, file: SettingsFile, args: Namespace) -> int:
     file.write(record, is_secret=bool(server.token) and server.token.encode() in record.after)
     print(f"{agent.title} goes through {server.url}; `foveal unwrap {args.agent}` takes that back")
     for variable, upstream in own_urls.items():
-        key = f"server.{variable.partition('_')[0].lower()}_url"
-        print(f"note: it used {upstream} before: the server forwards there with {key}={upstream}")
+        print(visible(f"note: it used {upstream} before; the server forwards to {upstreams[variable]}"))
     return 0
 
 
@@ -185,8 +196,70 @@ def _reached(url: str) -> WrappedServer:
     return WrappedServer(url, token)
 
 
+def _own_urls(agent: CodingAgent, file: SettingsFile, server_url: str) -> dict[str, str]:
+    """Return the addresses that the agent is set to, in its file or in the environment, by the variable of the
+    server for them; the address of the server itself is none."""
+    import os
+
+    given = {name: os.environ.get(name, "") for name in agent.url_variables}
+    found = given | agent.own_urls(file.find)
+    return {name: url for name, url in found.items() if url and not _is_same(url, server_url)}
+
+
+def _check_upstreams(
+    agent: CodingAgent, own_urls: Mapping[str, str], server_url: str, *, any_upstream: bool
+) -> dict[str, str]:
+    """Return the addresses that the server forwards to, by variable. Raises `FovealError` if one of them is not
+    that of the agent, because its key would go to another provider."""
+    if not own_urls:
+        return {}
+    known = _json(f"{server_url}/healthz").get("upstreams") or {}
+    upstreams = {name: known.get(_service(name)) or "an address that it does not say" for name in own_urls}
+    for name, own_url in own_urls.items():
+        if not any_upstream and not _is_same(own_url, upstreams[name]):
+            raise FovealError(
+                f"{agent.title} is set to {own_url}, and the server at {server_url} forwards to {upstreams[name]}, "
+                f"which would get its key: start the server with --set server.{_service(name)}_url={own_url}, end "
+                "it (then `foveal wrap` without --save starts one with that address), or add --any-upstream"
+            )
+    return upstreams
+
+
+def _service(variable: str) -> str:
+    return variable.partition("_")[0].lower()
+
+
+def _is_same(url: str, other: str) -> bool:
+    """Return whether two base URLs are the same address, credentials aside."""
+    from urllib.parse import urlsplit
+
+    def address(text: str) -> tuple[str, str]:
+        parsed = urlsplit(text)
+        host = parsed.netloc.rpartition("@")[2].lower().replace("localhost", "127.0.0.1")
+        return host, parsed.path.rstrip("/").removesuffix("/v1")
+
+    return address(url) == address(other)
+
+
+def _json(url: str) -> dict[str, Any]:
+    """Return the JSON object at a URL of the server; an empty one if there is none."""
+    import json
+
+    try:
+        found = json.loads(_fetch(url)[1])
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _get(url: str, token: str = "") -> int:
     """Return the status of a response of Foveal; 0 if there is none, or if it is of another program."""
+    status, body = _fetch(url, token)
+    return status if not url.endswith("/healthz") or b'"sessions_open"' in body else 0
+
+
+def _fetch(url: str, token: str = "") -> tuple[int, bytes]:
+    """Return the status and the body of a response; 0 if there is none."""
     from urllib.error import HTTPError
     from urllib.parse import urlsplit
     from urllib.request import ProxyHandler, Request, build_opener
@@ -197,12 +270,11 @@ def _get(url: str, token: str = "") -> int:
         handlers = [ProxyHandler({})] if is_loopback(urlsplit(url).hostname or "") else []
         request = Request(url, headers={"X-Foveal-Token": token} if token else {})
         with build_opener(*handlers).open(request, timeout=PROBE_TIMEOUT_S) as response:
-            status, body = response.status, response.read(4_096)
+            return response.status, response.read(MAX_ANSWER_BYTES)
     except HTTPError as refused:
-        status, body = refused.code, refused.read(4_096)
+        return refused.code, refused.read(MAX_ANSWER_BYTES)
     except (OSError, ValueError):
-        return 0
-    return status if not url.endswith("/healthz") or b'"sessions_open"' in body else 0
+        return 0, b""
 
 
 @contextmanager
@@ -213,17 +285,19 @@ def _server(agent: CodingAgent, file: SettingsFile, args: Namespace) -> Iterator
 
     port = load(project=False).get("server.port")
     url = args.url or f"http://127.0.0.1:{port}"
-    with _about(file):
-        own_urls = agent.own_urls(file.find)
     if args.url or (_is_of_this_user(port) and _get(f"{url}/healthz") == 200):
         server = _reached(url)
-        for upstream in own_urls.values():
-            text = (
-                f"foveal: {agent.title} is set to {upstream}; the server at {server.url} has its own upstream"
-            )
-            print(visible(text), file=sys.stderr)
+        with _about(file):
+            own_urls = _own_urls(agent, file, server.url)
+        upstreams = _check_upstreams(agent, own_urls, server.url, any_upstream=args.any_upstream)
+        for variable, own_url in own_urls.items():
+            if not _is_same(own_url, upstreams[variable]):
+                text = f"{agent.title} is set to {own_url}; the server forwards to {upstreams[variable]}"
+                print(visible(f"foveal: {text}"), file=sys.stderr)
         yield server
         return
+    with _about(file):
+        own_urls = agent.own_urls(file.find)
     with _started(args.agent, own_urls, url) as started:
         yield _reached(started)
 

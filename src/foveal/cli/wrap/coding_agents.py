@@ -45,6 +45,8 @@ class CodingAgent(Protocol):
 
     title: str
     program: str
+    url_variables: tuple[str, ...]
+    """The variables of the environment with which a user sets its addresses."""
 
     def settings_file(self, environ: Mapping[str, str]) -> Path:
         """Return the user's settings file of the agent, which need not exist."""
@@ -96,6 +98,7 @@ class ClaudeCode:
 
     title = "Claude Code"
     program = "claude"
+    url_variables: tuple[str, ...] = ("ANTHROPIC_BASE_URL",)
 
     def settings_file(self, environ: Mapping[str, str]) -> Path:
         return _folder(environ, "CLAUDE_CONFIG_DIR", ".claude") / "settings.json"
@@ -158,6 +161,7 @@ class Codex:
 
     title = "Codex"
     program = "codex"
+    url_variables: tuple[str, ...] = ("OPENAI_BASE_URL",)
 
     def settings_file(self, environ: Mapping[str, str]) -> Path:
         return _folder(environ, "CODEX_HOME", ".codex") / "config.toml"
@@ -225,6 +229,7 @@ class Opencode:
 
     title = "opencode"
     program = "opencode"
+    url_variables: tuple[str, ...] = ()
     providers = ("openai", "anthropic")
 
     def settings_file(self, environ: Mapping[str, str]) -> Path:
@@ -269,6 +274,7 @@ class Aider:
 
     title = "aider"
     program = "aider"
+    url_variables: tuple[str, ...] = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
     providers = ("openai", "anthropic")
 
     def settings_file(self, environ: Mapping[str, str]) -> Path:

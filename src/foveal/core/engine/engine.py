@@ -63,6 +63,8 @@ from foveal.core.log.events import (
     MEMORY_SOURCE,
     AnyFact,
     BranchEnded,
+    Call,
+    Clipped,
     Compacted,
     CompactionFailed,
     Dropped,
@@ -76,10 +78,12 @@ from foveal.core.log.events import (
     Reverted,
     Rewound,
     Steered,
+    Text,
     ThinkingLeftOut,
     ToolReturned,
     Used,
     parse_handle,
+    parts,
     text_of,
 )
 from foveal.core.models.budget import Budget, Caps, reserve_for
@@ -97,7 +101,7 @@ from foveal.core.models.vocabulary import first_calibration
 from foveal.core.policies import Moment, Policy, decide, ladder
 from foveal.core.policies.ladder.mask import exceeds_media_limits
 from foveal.core.policies.moment import Decision
-from foveal.core.reduction import repeated_lines
+from foveal.core.reduction import repeated_lines, unchanged_answers
 from foveal.core.reduction.truncation import UNLIMITED, Limits
 from foveal.core.tokens.calibration import NEVER_MEASURED, Calibration
 from foveal.core.tokens.message_tokens import COUNTED_TYPES, CountedFact, MessageTokens
@@ -367,11 +371,58 @@ class Engine:
             return
         name = next((slot.call.name for slot in found[0].all_slots if slot.result is found[1]), fact.name)
         limits = result_limits(self.policy, name, call_limits, hard_limit=self._hard_limit)
+        if (call := self.unchanged_call(event)) is not None:
+            if len(self.log) == self.next_seq:  # else a session looks for it in its store
+                older = (other for other in reversed(self.effective_log) if other.seq < event.seq)
+                self.show_again(event, call, older)
+            return
         if self._refer_to_repeated_lines(event, fact, limits) or limits == UNLIMITED:
             return
         clips = clips_within(limits, event, fact, self.view.meter.counter, rule=f"{self.policy.name}: clip")
         for clipped in clips:
             self.append(clipped, at=event.at)
+
+    def unchanged_call(self, event: Event) -> Call | None:
+        """Return the call that a result answers by referring to an earlier result; None for every other event."""
+        if not isinstance(event.fact, ToolReturned) or not unchanged_answers.is_unchanged_answer(event.fact):
+            return None
+        return unchanged_answers.call_of(self.view, event.seq)
+
+    def show_again(self, event: Event, call: Call, older: Iterable[Event]) -> bool:
+        """Show the earlier result that an answer to `call` refers to in the place of this answer, within the limits
+        of a new result, unless it is shown already. `older` are the effective events before it, the newest first.
+        Return whether the earlier result is among them."""
+        original = unchanged_answers.earlier_result(older, call)
+        if original is None:
+            return False
+        fact, answer = cast(ToolReturned, original.fact), cast(ToolReturned, event.fact)
+        levels = unchanged_answers.levels_of(self.view, original.seq)
+        if "full" in levels or any(not isinstance(part, Text) for part in parts(fact.content)):
+            return True  # `expand` shows media
+        limits = result_limits(self.policy, call.name, None, hard_limit=self._hard_limit)
+        text, counter = text_of(fact.content), self.view.meter.counter
+        said = replace(fact, content=text if isinstance(answer.content, str) else (Text(text=text),))
+        rule, clips = f"{self.policy.name}: clip", []
+        if limits != UNLIMITED:
+            clips = list(clips_within(limits, original, said, counter, rule=rule))
+        if clips and "clipped" in levels:
+            return True  # it would be clipped again
+        tokens, lines = counter.count(text), text.count("\n") + 1
+        again = Clipped(
+            target=event.seq,
+            pieces=(text,),
+            kept_tokens=tokens,
+            total_tokens=tokens,
+            kept_lines=lines,
+            total_lines=lines,
+            strategy="again",
+            rule=f"{self.policy.name}: unchanged",
+            again=original.seq,
+        )
+        self.append(again, at=event.at)
+        for clipped in clips:
+            self.append(replace(clipped, target=event.seq), at=event.at)
+        return True
 
     def _refer_to_repeated_lines(self, event: Event, fact: ToolReturned, limits: Limits) -> bool:
         """Show lines that occur above already as references, unless the rest would have to be clipped anyway."""

@@ -143,6 +143,8 @@ def _status_of_message(view: View, event: Event, tokens: Mapping[int, int]) -> E
         )
     newest = max((shown.overlays or {}).values(), key=lambda overlay: overlay.owner, default=None)
     by, rule = (handle(newest.owner), newest.rule) if newest is not None else ("", "")
+    if newest is None and shown.again >= 0:
+        by, rule = handle(shown.again_since), f"shows {handle(shown.again)} again"
     if found is not None and (expanded_by := _expanded_by(view, found[0])):
         by, rule = expanded_by, "expanded until the user speaks"
     return EventStatus(

@@ -183,6 +183,8 @@ def _written_as(
 def _changers(shown: ShownMessage) -> Iterator[str]:
     """Yield the events because of which a message is not shown as it was said."""
     yield from (handle(overlay.owner) for overlay in (shown.overlays or {}).values())
+    if shown.again >= 0:
+        yield handle(shown.again_since)
     if shown.superseded_by >= 0:
         yield handle(shown.superseded_since)
 

@@ -733,6 +733,9 @@ class Clipped(Fact, frozen=True, tag="clipped"):
     """The rule that decided it."""
     sources: tuple[int, ...] = ()
     """Events that show the lines which a marker refers to instead of repeating them."""
+    again: int = -1
+    """The earlier result whose text, the only piece, is shown in place of an answer that says only that nothing has
+    changed since; -1 for every other clip."""
 
     @property
     def shows_all(self) -> bool:

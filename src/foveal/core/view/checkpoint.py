@@ -138,6 +138,8 @@ def needed_seqs(view: View) -> set[int]:
                 seqs.update(overlay.owner for overlay in shown.overlays.values())
             if shown.marked_by >= 0:
                 seqs.add(shown.marked_by)
+            if shown.again_since >= 0:
+                seqs.add(shown.again_since)
     return seqs
 
 

@@ -261,7 +261,8 @@ def _unchanged_seqs(step: Step) -> Iterator[int]:
     is_own = step.kind in _SAID_KINDS and step.utterance.is_as_said
     yield step.utterance.seq if is_own else -1
     for slot in step.all_slots:
-        yield slot.result.seq if slot.result is not None and not slot.result.overlays else -1
+        result = slot.result
+        yield result.seq if result is not None and not result.overlays and result.again < 0 else -1
 
 
 def _inline(fact: Instructed) -> Instructed:

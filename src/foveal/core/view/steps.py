@@ -109,6 +109,10 @@ class ShownMessage(Struct, eq=False, gc=False):
     """The tools that the model has from this result on."""
     is_load_answer: bool = False
     """Whether the result only answers the call that asked for these tools: then they replace its text."""
+    again: int = -1
+    """The earlier result whose text it shows; -1 when it shows its own."""
+    again_since: int = -1
+    """The event that says so."""
     leaves_out_thinking: bool = False
     """Whether its thinking is not shown: something before it has changed since it was said."""
     _name_counts: dict[str, int] | None = None
@@ -153,7 +157,7 @@ class ShownMessage(Struct, eq=False, gc=False):
     @property
     def is_as_said(self) -> bool:
         """Whether it is shown as it was said, with nothing replaced, left out or added."""
-        is_whole = not self.leaves_out_thinking and not self.loads
+        is_whole = not self.leaves_out_thinking and not self.loads and self.again < 0
         return is_whole and not self.overlays and self.superseded_by < 0
 
     def as_shown(self) -> CountedFact:
@@ -219,6 +223,10 @@ class ShownMessage(Struct, eq=False, gc=False):
             units -= meter.replaceable_units(self._counted_as, place, self.fact.content)
         return units
 
+    def whole_units(self, meter: MessageTokens) -> int:
+        """Return the units of the message with nothing reduced."""
+        return meter.message(self._counted_as, self.fact)
+
     def _left_out_units(self, meter: MessageTokens) -> int:
         return self.thinking_units(meter) if self.leaves_out_thinking else 0
 
@@ -267,6 +275,21 @@ class ShownMessage(Struct, eq=False, gc=False):
     def replace_fact(self, seq: int, fact: CountedFact) -> None:
         """Show another fact since the event `seq`."""
         self.fact, self.marked_by = fact, seq
+
+    def show_again(self, seq: int, fact: Clipped) -> None:
+        """Show the text of an earlier result instead of its own, as the event `seq` says. From here on, it is
+        reduced like that text."""
+        assert isinstance(self.fact, ToolReturned)
+        text = "".join(piece for piece in fact.pieces if isinstance(piece, str))
+        content = text if isinstance(self.fact.content, str) else (_with_text(self.fact.content, text),)
+        self.again, self.again_since = fact.again, seq
+        self.replace_fact(seq, replace(self.fact, content=content))
+        self._name_counts = self._names = self._has_failed = self._read = None
+
+    @property
+    def text_handle(self) -> str:
+        """The handle that leads to the text it shows."""
+        return handle(self.seq if self.again < 0 else self.again)
 
     def load_tools(self, names: Iterable[str], *, is_load_answer: bool) -> None:
         """Give the model tools from this result on."""
@@ -644,6 +667,12 @@ def foreign_summary_seq(steps: Sequence[Step]) -> int:
 def superseded_line(by: int) -> str:
     """Return the last line of a message that no longer holds, because of the later message `by`."""
     return f"[foveal: replaced by {handle(by)}]"
+
+
+def _with_text(content: Content, text: str) -> Text:
+    """Return a text part with the extra fields that the content has, such as cache marks."""
+    extras = (part.extra for part in parts(content) if isinstance(part, Text) and part.extra is not UNSET)
+    return Text(text=text, extra=next(extras, UNSET))
 
 
 def _with_last_line(content: Content, line: str) -> Content:

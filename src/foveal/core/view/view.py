@@ -466,9 +466,19 @@ class View:
         self.permanent_steps = [s for s in (*self.permanent_steps, self.steps[-1]) if s.kind != "passed"]
 
     def _clip(self, seq: int, fact: Clipped) -> None:
-        if (found := self._shown_in.get(fact.target)) is not None:
+        if (found := self._shown_in.get(fact.target)) is not None and fact.again >= 0:
+            self._show_again(seq, fact, *found)
+        elif found is not None:
             text = found[1].clipped_text(fact)
             self._overlay(fact.target, fact.part, Overlay(text, "clipped", seq, fact.rule, fact.sources))
+
+    def _show_again(self, seq: int, fact: Clipped, step: Step, shown: ShownMessage) -> None:
+        if step.kind == "passed":
+            return
+        shown.show_again(seq, fact)
+        self.line_index.discard(shown.seq)
+        self.line_index.add(shown.seq, shown)
+        self.invalidate(step)
 
     def _overlay(self, target: int, part: int, overlay: Overlay) -> bool:
         """Show a text in place of a message or a part of it; return whether it is shown."""

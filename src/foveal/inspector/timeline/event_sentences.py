@@ -152,6 +152,8 @@ def reduction_sentence(fact: Clipped | Masked | Dropped | Compacted | Compaction
     """Return in one line what a reduction did, and why, such as `masked 4 messages: a smaller request costs
     less`."""
     match fact:
+        case Clipped() if fact.again >= 0:
+            done = f"shows {handle(fact.again)} again in {handle(fact.target)}, which only refers to it"
         case Clipped() if fact.shows_all:
             done = f"shows {handle(fact.target)} whole again"
         case Clipped():

@@ -347,6 +347,8 @@ def shown_because(shown: ShownMessage) -> tuple[int, str]:
     """Return the event because of which a message is not shown as it was said, and the rule; -1 and "" if it is."""
     newest = max((shown.overlays or {}).values(), key=lambda overlay: overlay.owner, default=None)
     by, rule = (-1, "") if newest is None else (newest.owner, newest.rule)
+    if newest is None and shown.again >= 0:
+        by, rule = shown.again_since, f"shows {handle(shown.again)} again"
     if shown.superseded_by >= 0:
         by = shown.superseded_since if newest is None else by
         rule = "; ".join(filter(None, (rule, f"replaced by {handle(shown.superseded_by)}")))

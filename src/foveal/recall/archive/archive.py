@@ -153,6 +153,7 @@ DEFAULT_ARCHIVE_TOKENS: Final = 4_000
 MAX_WORK_S: Final = 20.0
 """Time for which one call reads and indexes; clients wait at least 60 s for a tool."""
 MAX_ARCHIVE_PAGE_SESSIONS: Final = 100
+MAX_PLACE_CHARS: Final = 200
 MAX_SEARCH_ROUNDS: Final = 5
 """Searches of the index for one list of sessions, each in the sessions that the ones before have not found."""
 MAX_COMPARED_EVENTS: Final = 200
@@ -346,7 +347,11 @@ class Archive:
             library = _SessionLibrary(log, with_notes=seqs[0] == seqs[1])
             tokens = min(self._tokens, MAX_ANSWER_TOKENS)
             recall = Recall(library, tokens=tokens, counting=self._counter, session=located.entry.handle)
-            return await recall.read(*seqs, lines)
+            # Every log counts its events from e0, so the answer says whose event this is.
+            place = inline(scrub(located.source.name), max_chars=MAX_PLACE_CHARS)
+            name = inline(scrub(located.entry.name))
+            whose = f"{handle} of session {located.entry.handle}, id {name}, in {place}"
+            return f"{recall_line(whose)}\n{await recall.read(*seqs, lines)}"
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

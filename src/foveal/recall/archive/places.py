@@ -35,9 +35,16 @@ def default_sources() -> list[ArchiveSource]:
     return [*sources, *([SqliteSource(store)] if store.is_file() else [])]
 
 
-def find_sources(places: Sequence[str], *, tenant: str = "default") -> list[ArchiveSource]:
-    """Return the sources of these places, of the default ones without any; raises `FovealError` if none exists."""
-    sources = given_sources(places, tenant=tenant) if places else default_sources()
+def find_sources(
+    places: Sequence[str], *, tenant: str = "default", served: Path | None = None
+) -> list[ArchiveSource]:
+    """Return the sources of these places; without any, the default ones and the store that a server has `served`
+    for the tenant. Raises `FovealError` if none exists."""
+    if places:
+        sources = given_sources(places, tenant=tenant)
+    else:
+        served_stores: list[ArchiveSource] = [SqliteSource(served)] if served and served.is_file() else []
+        sources = [*default_sources(), *served_stores]
     if not sources:
         raise FovealError("no sessions of Claude Code, Codex, pi or Foveal were found: name a path")
     return sources

@@ -62,9 +62,14 @@ class Health:
     """The endpoint."""
 
     def __init__(
-        self, service: Service, shutdown: ShutdownState, gateways: Callable[[], Iterable[GatewayHealth]]
+        self,
+        service: Service,
+        shutdown: ShutdownState,
+        gateways: Callable[[], Iterable[GatewayHealth]],
+        upstreams: proxy.Upstreams,
     ) -> None:
         self._service = service
+        self._upstreams = upstreams
         self._gateways = gateways
         self._shutdown = shutdown
         self._check: asyncio.Task[None] | None = None
@@ -83,6 +88,8 @@ class Health:
         status = "stopping" if self._shutdown.has_begun else "degraded" if problems else "ok"
         body = self._counts(is_inbox_known=not database) | {"status": status, "problems": problems}
         body["gateways"] = {gateway.platform: self._gateway_body(gateway) for gateway in gateways}
+        if request.client is not None and is_loopback(request.client.host):
+            body["upstreams"] = self._upstreams.addresses()
         code = 503 if database or self._shutdown.has_begun else 200
         return Response(encode_json(body), status_code=code, media_type="application/json")
 
@@ -173,7 +180,7 @@ def app(
         routes=[
             *proxy_routes(service, upstreams),
             *api.routes(service, worker),
-            *_server_routes(service, shutdown, metrics, gateways),
+            *_server_routes(service, shutdown, metrics, gateways, upstreams),
             *(pages.routes() if pages else ()),
         ],
         middleware=[
@@ -197,6 +204,7 @@ def _server_routes(
     shutdown: ShutdownState,
     metrics: PrometheusMetrics,
     gateways: Callable[[], Sequence[GatewayHealth]],
+    upstreams: proxy.Upstreams,
 ) -> list[Route]:
     document = encode_json(api.openapi())
     is_first_scrape = True
@@ -223,7 +231,7 @@ def _server_routes(
         return Response(document, media_type="application/json")
 
     return [
-        Route("/healthz", Health(service, shutdown, gateways).__call__, methods=["GET"]),
+        Route("/healthz", Health(service, shutdown, gateways, upstreams).__call__, methods=["GET"]),
         Route(METRICS_PATH, get_metrics, methods=["GET"]),
         Route("/openapi.json", get_openapi, methods=["GET"]),
     ]

@@ -243,6 +243,16 @@ class Upstreams:
             self._models[name] = model(name, window=self._window)
         return self._models[name]
 
+    def addresses(self) -> dict[str, str]:
+        """Return the base URL of each service, without credentials and query."""
+        if self._runtime.config is not self._config:
+            self._read_settings()
+        urls = {name: urlsplit(url or SERVICES[name].url) for name, url in self._addresses.items()}
+        return {
+            name: f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}".rstrip("/")
+            for name, url in urls.items()
+        }
+
     def local_model_name(self) -> str:
         """Return the name of the local model if it answers requests without a key; otherwise ""."""
         try:

@@ -142,8 +142,8 @@ def _masked_result(view: View, slot: Slot, policy: Policy, elsewhere: Set[str]) 
         return placeholder(
             text,
             what=f"result of {slot.call.name} {call_subject(slot.call)}".rstrip(),
-            handle=handle(result.seq),
-            tokens=view.meter.message(result.seq, result.fact),
+            handle=result.text_handle,
+            tokens=result.whole_units(view.meter),
             skeleton=skeleton(text, _skeleton_chars(units, policy), elsewhere=elsewhere, counts=counts),
         )
 
@@ -163,7 +163,7 @@ def hide_result(view: View, slot: Slot, policy: Policy) -> tuple[Mask, int] | No
 
     def write() -> str:
         return short_placeholder(
-            text_of(result.fact.content), handle=handle(result.seq), tokens=units, room=room
+            text_of(result.fact.content), handle=result.text_handle, tokens=units, room=room
         )
 
     # Where a planned cut is not made, the next plan asks for the same placeholders.
