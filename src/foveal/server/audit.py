@@ -119,19 +119,22 @@ class AuditTrail:
         action: AuditAction,
         object: str = "",
         *,
+        part: str = "",
         tenant: str = "",
         actor: str = COMMAND_LINE,
         outcome: AuditOutcome = "ok",
         address: str = "",
     ) -> None:
-        """Add a row. `object` is a kind, a colon and a name; that of a user is replaced by its digest. Raises
+        """Add a row. `object` is a kind, a colon and a name; that of a user is replaced by its digest. `part` is
+        what of it, such as the entry of a memory. Raises
         `StoreError`; but rows of reads wait in memory until the table can be written."""
-        now, values = self._clock(), (tenant, actor, action, object, outcome, address)
+        now, values = self._clock(), (tenant, actor, action, f"{object} {part}", outcome, address)
         if (action == "read" or not actor) and self._is_repeated(values, now):
             return
         if not actor and self._refused_logins.take("", now=now):
             return
-        row = (_new_key(now), now, *values[:3], _storable_object(object), *values[4:])
+        stored = f"{_storable_object(object)} {part}".rstrip()
+        row = (_new_key(now), now, *values[:3], stored, *values[4:])
         await self._write([row], may_wait=action == "read")
 
     async def close(self) -> None:
@@ -154,14 +157,17 @@ class AuditTrail:
 
     async def record_config(self, config: Config, *, changed: Sequence[str] = ()) -> None:
         """Record the settings of a server by their digest, if they are not those of the last row. After a reload,
-        the row also has the names of the `changed` ones."""
+        the row also has the names of the `changed` ones: the digest is the same if only a secret differs. Several
+        machines that reload at the same time write one row."""
         now, digest = self._clock(), f"config:{_config_digest(config)}"
         object = f"{digest} changed, {' '.join(changed)}" if changed else digest
 
         async def act(db: Transaction) -> None:
             await db.lock("audit/config")
-            sql = "SELECT object FROM audit WHERE action = 'config' ORDER BY id DESC LIMIT 1"
-            if [last.partition(" ")[0] for (last,) in await db.fetch(sql)] != [digest]:
+            sql = "SELECT object, at FROM audit WHERE action = 'config' ORDER BY id DESC LIMIT 1"
+            (last, at), *_ = [*await db.fetch(sql), ("", 0.0)]
+            is_secret_change = bool(changed) and (last != object or now - at >= REPEAT_INTERVAL_S)
+            if last.partition(" ")[0] != digest or is_secret_change:
                 await db.execute(_INSERT, _new_key(now), now, "", COMMAND_LINE, "config", object, "ok", "")
 
         await self._database.write(act)
@@ -233,7 +239,7 @@ def _names(object: str, user: str | None) -> bool:
     """Return whether an object is this user; every object is, if no user is asked for."""
     if user is None:
         return True
-    salt, _, digest = object.removeprefix(_USER).partition(".")
+    salt, _, digest = object.removeprefix(_USER).partition(" ")[0].partition(".")
     return digest == _digest(user, salt)
 
 
