@@ -13,8 +13,7 @@ import httpx
 import pytest
 
 from foveal.inspector.streams import LOGIN_ENDED
-from foveal.server.auth_tokens import LOGIN_PREFIX, MAX_LOGIN_S, REQUEST_USER, AuthTokens, MemoryChoice
-from foveal.server.http.guard import CALLER_TTL_S
+from foveal.server.auth_tokens import LOGIN_PREFIX, MAX_LOGIN_S, AuthTokens
 from support.api_server import ApiServer
 from support.inspected_server import TOKEN_HEADER, page_token
 from support.waiting import wait_until
@@ -223,29 +222,6 @@ def test_a_login_over_https_sets_a_secure_cookie(server: ApiServer) -> None:
         headers = {"Origin": f"https://{host}"}
         answer = client.post("/inspect/login", data={"token": server.token("amber")}, headers=headers)
         assert answer.headers["set-cookie"].endswith("; Secure")
-
-
-def test_a_token_of_one_user_does_not_open_the_inspector(server: ApiServer) -> None:
-    tokens, database = AuthTokens(server.service.runtime.database), server.service.runtime.database
-    id, of_eve = server.do(tokens.create("amber", memory=MemoryChoice("eve"), now=0.0))
-    _, of_any = server.do(tokens.create("amber", memory=MemoryChoice(REQUEST_USER), now=0.0))
-    paths = ("", "memory", "session?id=of-amber", "api/sessions", "api/timeline?id=of-amber", "api/live")
-    with server.client(of_eve) as client:
-        answers = [client.get(f"/inspect/{path}") for path in paths]
-        answers.append(client.post("/inspect/memory", data={"memory": "x", "action": "forget"}))
-        answers.append(client.post("/inspect/api/act?id=of-amber", json={"action": "pin", "text": "x"}))
-        assert [answer.status_code for answer in answers] == [403] * len(answers)
-        assert "belongs to the user 'eve'" in answers[0].text
-        assert not any("of amber" in answer.text for answer in answers)
-    with server.client() as client:
-        refused = client.post("/inspect/login", data={"token": of_eve})
-        assert (refused.status_code, "belongs to one user is refused" in refused.text) == (401, True)
-        assert client.post("/inspect/login", data={"token": of_any}).status_code == 303
-        # A login of an older version of the server counts no more.
-        server.do(database.write(lambda db: db.execute("UPDATE browser_logins SET token = ?", id)))
-        time.sleep(CALLER_TTL_S)
-        assert client.get("/inspect/memory").headers["location"] == "login"
-        assert client.get("/inspect/api/sessions").status_code == 401
 
 
 def test_programs_send_their_token_and_need_no_other(server: ApiServer) -> None:

@@ -66,11 +66,10 @@ async def test_a_user_is_found_by_the_id_and_named_nowhere(place: Path | str) ->
     async with open_database(place) as database:
         trail = AuditTrail(database, clock=Clock())
         for user in ("ada", "ada", "grace"):
-            await trail.record("erase", f"user:{user}", part="m4", tenant="t")
+            await trail.record("erase", f"user:{user}", tenant="t")
         rows = await trail.page(ALL, limit=10)
         assert "ada" not in str(rows)
         assert len({entry.object for entry in rows}) == 3, "equal users do not look equal"
-        assert all(entry.object.endswith(" m4") for entry in rows)
         assert await trail.page(AuditFilter(user="ada"), limit=10) == rows[:2]
         assert await trail.page(AuditFilter(user="grace"), limit=10) == rows[2:]
         assert await trail.page(AuditFilter(user="linus"), limit=10) == []

@@ -20,10 +20,7 @@ from foveal.server.recently_used import RecentlyUsed
 MAX_OPEN_TENANTS: Final = 64
 """Tenants whose lists of sessions stay in memory after their last use."""
 MAX_ENDED_LOGINS: Final = 1_000
-_HINT: Final = (
-    "Log in with a token of a tenant of this server; foveal token create makes one. A token that belongs to one user "
-    "is refused, because these pages show all users of the tenant."
-)
+_HINT: Final = "Log in with a token of a tenant of this server; foveal token create makes one."
 
 
 class LiveActor:

@@ -6,8 +6,7 @@
 2. What a caller sees are the sessions of its tenant, which `sources` returns.
 3. Links are relative, so a reverse proxy can add a prefix.
 4. For an audit trail around it, requests say what they did: `state.session_id` is the session that was opened,
-   `state.operation` what was performed in it, `state.memory_owner` and `state.memory_entry` what was changed of a
-   memory, and `state.login_token` the token that was typed.
+   `state.operation` what was performed in it, and `state.login_token` the token that was typed.
 
 Logins of browsers: cookies, and the token that a page needs to change something.
 
@@ -292,9 +291,7 @@ class Inspector:
             change = msgspec.convert(form, MemoryChange)
         except msgspec.ValidationError as problem:
             raise HttpError(422, f"the form cannot be used: {problem}", code="bad_form") from None
-        request.state.operation = change.action
-        request.state.memory_owner = await call.source.change_memory(change)
-        request.state.memory_entry = change.id
+        await call.source.change_memory(change)
         return _redirect(f"memory#{quote(change.memory, safe='')}")
 
     async def _login(self, request: Request) -> Response:

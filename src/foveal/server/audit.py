@@ -119,22 +119,19 @@ class AuditTrail:
         action: AuditAction,
         object: str = "",
         *,
-        part: str = "",
         tenant: str = "",
         actor: str = COMMAND_LINE,
         outcome: AuditOutcome = "ok",
         address: str = "",
     ) -> None:
-        """Add a row. `object` is a kind, a colon and a name; that of a user is replaced by its digest. `part` is
-        what of it, such as the entry of a memory. Raises
+        """Add a row. `object` is a kind, a colon and a name; that of a user is replaced by its digest. Raises
         `StoreError`; but rows of reads wait in memory until the table can be written."""
-        now, values = self._clock(), (tenant, actor, action, f"{object} {part}", outcome, address)
+        now, values = self._clock(), (tenant, actor, action, object, outcome, address)
         if (action == "read" or not actor) and self._is_repeated(values, now):
             return
         if not actor and self._refused_logins.take("", now=now):
             return
-        stored = f"{_storable_object(object)} {part}".rstrip()
-        row = (_new_key(now), now, *values[:3], stored, *values[4:])
+        row = (_new_key(now), now, *values[:3], _storable_object(object), *values[4:])
         await self._write([row], may_wait=action == "read")
 
     async def close(self) -> None:
@@ -239,7 +236,7 @@ def _names(object: str, user: str | None) -> bool:
     """Return whether an object is this user; every object is, if no user is asked for."""
     if user is None:
         return True
-    salt, _, digest = object.removeprefix(_USER).partition(" ")[0].partition(".")
+    salt, _, digest = object.removeprefix(_USER).partition(".")
     return digest == _digest(user, salt)
 
 

@@ -165,10 +165,9 @@ class AuthTokens:
         return None
 
     async def log_in(self, login: str, secret: str) -> bool:
-        """Store the login of a browser with a token; return False if it is no valid token of a tenant, or one of a
-        user: the pages show the whole tenant."""
+        """Store the login of a browser with a token; return False if it is no valid token of a tenant."""
         caller = await self.authenticate(secret) if secret.startswith(TOKEN_PREFIX) else None
-        if caller is None or caller.role != "tenant" or caller.user:
+        if caller is None or caller.role != "tenant":
             return False
         now = self._clock()
 

@@ -82,16 +82,12 @@ class ApiCall(Generic[BodyT, QueryT]):
         if self.path_params.get("user", user) != user:
             raise self.other_user_error()
         if session:
-            setup = await self.service.runtime.inbox.session_setup(self.tenant_name, session)
-            if not await self.is_own(session) or (spends and (setup is None or setup.user != user)):
+            inbox = self.service.runtime.inbox
+            users = await inbox.users_of(self.tenant_name, session)
+            setup = await inbox.session_setup(self.tenant_name, session)
+            if not users <= {user} or (spends and (setup is None or setup.user != user)):
                 await self.session()  # raises if there is none
                 raise self.other_user_error()
-
-    async def is_own(self, session: str) -> bool:
-        """Return whether the token may reach a session: one that names a user, only those of this user alone."""
-        if not self.bound_user:
-            return True
-        return await self.service.runtime.inbox.users_of(self.tenant_name, session) == {self.bound_user}
 
     def other_user_error(self) -> HttpError:
         """Return the error for what does not belong to the user of the token."""

@@ -4,8 +4,8 @@
    place of the response, except for reads: their rows wait.
 2. The route says what a request does, and its path with whom. A request that creates something names it in the
    header `Location`, or its handler names it in the state of the request (`audited`). The inspector says there
-   which session it has opened (`session_id`), which operation was performed (`operation`), in whose memory and
-   which entry (`memory_owner`, `memory_entry`), and which token was typed (`login_token`).
+   which session it has opened (`session_id`), which operation was performed (`operation`) and which token was
+   typed (`login_token`).
 3. Drop-in requests and turns pass without any work.
 """
 
@@ -106,7 +106,6 @@ class AuditMiddleware:
             await self._trail.record(
                 action,
                 _object(scope, start) if audited is None else audited.name,
-                part=state.get("memory_entry", ""),
                 tenant=_tenant(caller, audited),
                 actor="" if caller is None else caller.token_id or WITHOUT_TOKEN,
                 outcome=outcome,
@@ -129,8 +128,6 @@ def _object(scope: Scope, start: Message) -> str:
     named: Mapping[str, str] = scope.get("path_params", {})
     if session := scope["state"].get("session_id"):
         return f"session:{session}"
-    if owner := scope["state"].get("memory_owner"):
-        return f"user:{owner}"
     for kind in _OBJECTS:
         if kind in named:
             return f"{kind}:{named[kind]}"

@@ -5,8 +5,7 @@
    that has logged in sends a cookie in place of the token, which counts on `Pages` only.
 3. The role of the token allows the path: numbers and administration are not for tenants, and conversations are for
    them alone.
-4. A token that names a user does not open `Pages`: they show all sessions and memories of a tenant.
-5. Each token may make `server.rate` requests a minute.
+4. Each token may make `server.rate` requests a minute.
 """
 
 from __future__ import annotations
@@ -208,10 +207,6 @@ class Guard:
             raise _unauthorised_error(headers)
         if caller.token_id and caller.role not in roles_of(path):
             raise _role_error(caller.role, path)
-        if caller.user and self._pages is not None and self._pages.owns(path):
-            if not token_of(headers):
-                return None  # a login that began before this was refused
-            raise _user_error(caller)
         wait = self._rate.take(caller.token_id, now=self._clock()) if caller.token_id else 0.0
         if wait:
             seconds = math.ceil(wait)
@@ -230,15 +225,6 @@ def _role_error(role: TokenRole, path: str) -> HttpError:
         f"`foveal token create{create}` creates one"
     )
     return HttpError(403, detail, code="wrong_role")
-
-
-def _user_error(caller: TokenCaller) -> HttpError:
-    """Return the error for a token of one user on pages about a whole tenant."""
-    detail = (
-        f"this token belongs to the user {caller.user!r}, and the inspector shows the sessions and memories of all "
-        f"users of its tenant: use a token without a user (`foveal token create --tenant {caller.tenant}`)"
-    )
-    return HttpError(403, detail, code="other_user")
 
 
 def _unauthorised_error(headers: Headers) -> HttpError:

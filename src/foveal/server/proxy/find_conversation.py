@@ -539,13 +539,12 @@ class TenantConversations:
         """Show the memory of this request, and obey what its newest message says about remembering. Older messages
         are not heard: a client resends them all, also after an entry was forgotten."""
         session, last = conversation.session, conversation.last_message
-        if asked is not None and asked.user not in conversation.memory_users:
-            # Without a memory too: erasing the user finds the session, and a token of this user may read it.
-            await self._runtime.inbox.add_memory_session(self._tenant.name, session.id, asked.user)
-            conversation.memory_users.add(asked.user)
         if asked is None or not self._tenant.has_memories:
             session.memories = ()
             return
+        if asked.user not in conversation.memory_users:  # so that erasing the user finds the session
+            await self._runtime.inbox.add_memory_session(self._tenant.name, session.id, asked.user)
+            conversation.memory_users.add(asked.user)
         memory = self._tenant.memory(asked.user)
         session.memories = (memory,)
         if asked.hears and has_news and last is not None:
