@@ -43,7 +43,11 @@ def setting(key: ConfigKey, value: Any) -> str:
         above = ".".join(("x" if name == "*" else name) for name in key.path[:-1])
         extra = f'{above}{"." if above else ""}model = "openai/gpt-4.1"\n'
     table = isinstance(value, dict)
-    shown = "{" + ", ".join(f"{n} = {json.dumps(v)}" for n, v in value.items()) + "}" if table else json.dumps(value)
+    shown = (
+        "{" + ", ".join(f"{n} = {json.dumps(v)}" for n, v in value.items()) + "}"
+        if table
+        else json.dumps(value)
+    )
     text = f"{extra}{'.'.join('x' if name == '*' else name for name in key.path)} = {shown}\n"
     assert tomllib.loads(text)
     return text
@@ -51,7 +55,9 @@ def setting(key: ConfigKey, value: Any) -> str:
 
 # A policy and an agent are names that must exist.
 SECRETS: Final = [
-    pytest.param(key, id=dotted(key)) for key in KEYS if values_with(key, MARK) and key.path[-1] not in ("policy", "agent")
+    pytest.param(key, id=dotted(key))
+    for key in KEYS
+    if values_with(key, MARK) and key.path[-1] not in ("policy", "agent")
 ]
 
 
@@ -88,10 +94,13 @@ def test_no_error_quotes_a_secret(key: ConfigKey, tmp_path: Path) -> None:
         if isinstance(wrong, str) and key.kind.is_valid(wrong):
             continue
         (tmp_path / "foveal.toml").write_text(setting(key, wrong))
+        problem: BadConfig | None = None
         try:
             load(tmp_path, environ={}, user_folder=tmp_path, project=False)
-        except BadConfig as problem:
-            assert MARK not in f"{problem} {problem!r} {vars(problem)}"
+        except BadConfig as raised:
+            problem = raised
+        told = f"{problem} {problem!r} {problem and vars(problem)}"
+        assert MARK not in told
 
 
 def test_a_key_with_the_name_of_a_secret_is_declared_as_one() -> None:

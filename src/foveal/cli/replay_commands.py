@@ -349,8 +349,8 @@ async def _named_recording(args: Namespace) -> Transcript:
     is_file = Path(args.recording).exists()
     if not is_file and not args.store.exists():
         raise FovealError(
-            f"there is no file {visible(args.recording)}, and no session of this name, because there is no store at "
-            f"{visible(str(args.store))}: name another file, or another store with --store"
+            f"there is no file {visible(args.recording)}, and no session of this name, because there is no store "
+            f"at {visible(str(args.store))}: name another file, or another store with --store"
         )
     if is_file:
         skipped = print_skipped if Path(args.recording).is_dir() else None  # else the error of the file

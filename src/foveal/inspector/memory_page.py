@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.inspector.pages import (
     MAX_PAGE_PROBLEMS,
     Html,
@@ -81,10 +81,15 @@ def _memory_section(memory: OwnedMemory, frame: PageFrame, query: str) -> Html:
     waiting = [entry for entry in found if entry.proposed and not entry.forgotten]
     counting = [entry for entry in found if entry.counts]
     gone = [entry for entry in found if entry.forgotten or entry.replaced_by]
+    entries = counted(len(counting), "entry", "entries")
     kept = _entry_list(memory, counting, frame, _FORGET)
     parts = [
         element("h2", {"id": memory.key}, one_line(memory.owner, width=MAX_ENTRY_PAGE_CHARS)),
-        element("p", {"class": "muted"}, f"{one_line(memory.place)} · {len(counting):,} entries"),
+        element(
+            "p",
+            {"class": "muted"},
+            f"{one_line(memory.place)} · {entries}",
+        ),
         *([element("p", {"class": "muted"}, memory.refusal)] if memory.refusal else []),
         *([element("h3", {}, "Proposed"), _entry_list(memory, waiting, frame, _ANSWER)] if waiting else []),
         kept if counting else element("p", {"class": "muted"}, "No entry."),

@@ -10,6 +10,7 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Final
 
+from foveal.core.wire.safe_print import counted
 from foveal.replay.choice import SourceValidation, leave_one_source_out
 from foveal.replay.conclusion import Conclusion, conclude, conclusion_sentences
 from foveal.replay.play import EVERYTHING_LABEL, ReplaySetting, Trace
@@ -97,7 +98,11 @@ def html_page(
 
 
 def _heading(rows: Sequence[PolicyStatistics], setting: ReplaySetting) -> Iterator[str]:
-    counts = f"{rows[0].conversations:,} conversations, {rows[0].calls:,} calls" if rows else "nothing"
+    counts = (
+        f"{counted(rows[0].conversations, 'conversation')}, {counted(rows[0].calls, 'call')}"
+        if rows
+        else "nothing"
+    )
     yield f"<h1>Replay of {counts}</h1>"
     windows = dict.fromkeys((trace.window, trace.limit) for row in rows for trace in row.traces)
     texts = [f"window {window:,} tokens, {limit:,} of them for input" for window, limit in windows]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-from foveal.core.wire.safe_print import one_line, visible
+from foveal.core.wire.safe_print import counted, one_line, visible
 from foveal.replay.play import EVERYTHING_LABEL, Trace
 from foveal.replay.statistics import PolicyStatistics
 from foveal.replay.upper_bound import is_bound, short_policy_name
@@ -241,7 +241,7 @@ def sizes(traces: Sequence[Trace], *, window: float, policies: Sequence[str]) ->
     parts = [line(AXIS_X, AXIS_Y, SMALL_PLOT_WIDTH - 4, AXIS_Y, kind="axis")]
     parts.append(text(AXIS_X - 5, AXIS_Y, "0", anchor="end"))
     parts.append(text(AXIS_X - 5, TOP_Y + 10, _rough_tokens(top / 1.1), anchor="end"))
-    parts.append(text(SMALL_PLOT_WIDTH - 4, TOP_Y - 3, f"{calls} calls", anchor="end"))
+    parts.append(text(SMALL_PLOT_WIDTH - 4, TOP_Y - 3, counted(calls, "call"), anchor="end"))
     if window <= top:
         y = _tokens_y(window, top)
         parts.append(line(AXIS_X, y, SMALL_PLOT_WIDTH - 4, y, kind="limit"))

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from foveal.agent.terminal.options import ChatOptions
-from foveal.agent.terminal.output.styled_text import counted
 from foveal.agent.terminal.user_interface import LeaveChat, MenuItem, UserInterface
 from foveal.agent.tools.subagents import is_subagent_id
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.errors import FovealError
 from foveal.ports import Store
 from foveal.recall.archive.stored_sessions import (

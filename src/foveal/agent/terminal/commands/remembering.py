@@ -10,7 +10,7 @@ from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.styled_text import Row, bold, dim, row, table_lines
 from foveal.config.local_memories import LocalMemories, entry_details, entry_state, undo_change, with_replaced
 from foveal.config.memory_file import MemoryFile
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.errors import FovealError
 from foveal.memory import MemoryEntry
 
@@ -157,7 +157,7 @@ def _memories(state: ChatState) -> LocalMemories:
 
 
 def _count(entries: int) -> str:
-    return "1 entry" if entries == 1 else f"{entries:,} entries"
+    return counted(entries, "entry", "entries")
 
 
 def _needs(given: str, advice: str) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from foveal.agent.terminal.output.styled_text import Row, Span, bold, counted, dim, row
+from foveal.agent.terminal.output.styled_text import Row, Span, bold, dim, row
 from foveal.agent.terminal.user_interface import UserInterface
 from foveal.agent.terminal.user_message import typed_text
 from foveal.core.compaction.carried_record import is_carried_record
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, UserSaid, text_of
 from foveal.core.view.fold import effective_events
+from foveal.core.wire.safe_print import counted
 from foveal.sessions.session import Session
 
 MAX_SHOWN_TURNS: Final = 3
