@@ -207,7 +207,8 @@ async def _import(memories: LocalMemories, args: Namespace) -> int:
 async def _erase(memories: LocalMemories, args: Namespace) -> int:
     file = _file(memories, args)
     whose = "the memory of this project" if file is memories.project else "your memory"
-    entries = counted(len(await file.memory.entries(all=True)), "entry", "entries")
+    count = len(await file.memory.entries(all=True))
+    entries = counted(count, "entry", "entries")
     if not args.yes:
         if not sys.stdin.isatty():
             raise FovealError(f"{whose} is not erased without a yes: pass --yes")
@@ -219,7 +220,7 @@ async def _erase(memories: LocalMemories, args: Namespace) -> int:
     if args.json:
         print(json.dumps({"erased": count}))
         return 0
-    print(f"erased {whose}: {count:,} {'entry' if count == 1 else 'entries'}, its files, and {file.path}")
+    print(f"erased {whose}: {entries}, its files, and {file.path}")
     return 0
 
 

@@ -1868,8 +1868,8 @@ async def _append_missing(store: Store, session: str, log: Sequence[Event]) -> N
     except UnknownSession:
         end = 0
     if end > len(log):
-        problem = f"it has {counted(end, 'event')}, and this context {len(log):,}: another program has continued it; "
-            "load it"
+        held = f"it has {counted(end, 'event')}, and this context {len(log):,}"
+        problem = f"{held}: another program has continued it; load it"
         raise Conflict(session, given=len(log), next_seq=end, problem=problem)
     # Times are compared too, so that two conversations that end with the same words are told apart.
     for seq in {0, end - 1} if end else ():

@@ -60,11 +60,8 @@ def compaction_question(engine: Engine, state: str) -> str:
         return ""
     if state not in ("act", "over"):
         turns = turns_since_summary(engine.view) if has_enough_turns(engine.view, engine.policy) else 0
-        return (
-            f"{counted(turns, 'turn')} {'is' if turns == 1 else 'are'} not summarised yet. Compact conversation? [y/N]"
-            if turns
-            else ""
-        )
+        are = f"{counted(turns, 'turn')} {'is' if turns == 1 else 'are'}"
+        return f"{are} not summarised yet. Compact conversation? [y/N]" if turns else ""
     used, window = engine.calibration.tokens(engine.total_units), engine.model.window
     usage = f"{window_percent(used, window)} of the window ({used:,}/{window:,} tokens)"
     return f"Context usage at {usage}. Compact conversation? [y/N]"
