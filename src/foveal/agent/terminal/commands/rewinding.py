@@ -16,16 +16,7 @@ from foveal.agent.permissions.protected_paths import protected_part
 from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.recent_turns import split_turns
-from foveal.agent.terminal.output.styled_text import (
-    Row,
-    Span,
-    bold,
-    counted,
-    diff_rows,
-    dim,
-    row,
-    table_lines,
-)
+from foveal.agent.terminal.output.styled_text import Row, Span, bold, diff_rows, dim, row, table_lines
 from foveal.agent.terminal.session_picker import age
 from foveal.agent.terminal.user_interface import Choice, MenuItem, Question
 from foveal.agent.terminal.user_message import UserMessage, typed_text
@@ -48,7 +39,7 @@ from foveal.agent.tools.workspace import Workspace
 from foveal.core.engine.operations import OperationRequest
 from foveal.core.log.events import REDUCTIONS, Event, Rewound, Superseded, UserSaid, handle, kind
 from foveal.core.view.fold import effective_events, effective_rewinds
-from foveal.core.wire.safe_print import exact_line, one_line, visible
+from foveal.core.wire.safe_print import counted, exact_line, one_line, visible
 from foveal.errors import FovealError
 from foveal.sessions.perform import perform
 
