@@ -584,7 +584,7 @@ class UnknownSession(StoreError, LookupError):
     """
 
     def __init__(self, session: str) -> None:
-        super().__init__(f"no session {session!r}; `foveal sessions` lists the existing ones")
+        super().__init__(f"no session {session!r} in this store")
         self.session = session
         """The id that was asked for."""
 

@@ -984,7 +984,14 @@ def test_why_takes_a_session_and_by_default_its_last_request(store: Path) -> Non
     assert "give the text once" in error_of(store, "why", "work", "the", "--text", "the", code=2)
     assert output_of(store, "why", "work", "the", "saw", code=1).startswith("no: the text is nowhere")
     assert json.loads(output_of(store, "why", "work", "the", "saw", "--json", code=1))["shown"] is False
-    assert "no session 'garden'" in error_of(store, "why", "garden", "--text", "x", code=2)
+    assert error_of(store, "why", "garden", "--text", "x", code=2) == (
+        "foveal: no session 'garden' in this store; `foveal sessions` lists the existing ones\n"
+    )
+    missing = store.with_name("none.db")
+    assert error_of(missing, "why", "garden", "x", code=2) == (
+        "foveal: there is no file garden, and no session of this name, because there is no store at "
+        f"{missing}: name another file, or another store with --store\n"
+    )
     store_session(store, "empty", facts[:2])
     assert error_of(store, "why", "empty", "--text", "x", code=2) == (
         "foveal: empty has no calls: no model has answered in it\n"

@@ -106,9 +106,7 @@ def test_too_few_recordings_are_refused_with_the_numbers(
 
 def test_too_few_because_calls_were_left_out_asks_for_more_calls(recordings: list[Transcript]) -> None:
     found = tune(recordings[:20], window=8_000, samples=0, processes=1, max_calls=150)
-    assert found.reason.endswith(
-        ": raise --calls (8 conversations were left out), or tune for a smaller window"
-    )
+    assert found.reason.endswith(": raise --calls (8 conversations left out), or tune for a smaller window")
     assert tuning_text(found) == f"Not tuned: {found.reason}."
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from foveal import config
 from foveal.errors import StoreError
-from foveal.server.audit import MAX_REFUSED_LOGINS_PER_MINUTE, AuditFilter, AuditTrail
+from foveal.server.audit import MAX_REFUSED_LOGINS_PER_MINUTE, REPEAT_INTERVAL_S, AuditFilter, AuditTrail
 from support.gated_provider import run
 from support.service_databases import open_database
 
@@ -111,3 +111,16 @@ async def test_settings_are_recorded_when_they_change(place: Path | str, tmp_pat
         found = await trail.page(AuditFilter(action="config"), limit=10)
         first, second, third = [entry.object for entry in found]
         assert first == third != second
+
+
+@run
+async def test_a_change_of_a_secret_is_recorded_by_its_name(place: Path | str, tmp_path: Path) -> None:
+    async with open_database(place) as database:
+        clock = Clock()
+        trail = AuditTrail(database, clock=clock)
+        loaded = config.load(tmp_path, flags={"server.webhook_secret": "a"}, environ={}, user_folder=tmp_path)
+        for wait in (0, 1, REPEAT_INTERVAL_S):  # the second is another machine
+            clock.now += wait
+            await trail.record_config(loaded, changed=["server.webhook_secret"])
+        found = await trail.page(AuditFilter(action="config"), limit=10)
+        assert [one.object.partition(" ")[2] for one in found] == ["changed, server.webhook_secret"] * 2

@@ -756,7 +756,7 @@ def test_the_command_prints_what_it_compared(
 ) -> None:
     assert main(["database", "copy", str(small_folder(tmp_path / "from")), postgres_url]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "compared and equal: 1 tenants, 2 sessions, 44 events, 0 rows",
+        "compared and equal: 1 tenant, 2 sessions, 44 events, 0 rows",
         "copied by this run: 44 events, 0 rows",
     ]
 

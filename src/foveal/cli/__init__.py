@@ -13,7 +13,7 @@ from foveal.agent import terminal as chat
 from foveal.cli import config_commands, database_commands, memory_command, replay_commands
 from foveal.core.wire import DIALECTS, full_name
 from foveal.core.wire.safe_print import visible
-from foveal.errors import BadSetting, FovealError, shown_value
+from foveal.errors import BadSetting, FovealError, UnknownSession, shown_value
 from foveal.user_paths import store_path
 
 
@@ -67,12 +67,15 @@ def _main(argv: Sequence[str], others: Sequence[CommandTable]) -> int:
     except BrokenPipeError:
         raise
     except (FovealError, OSError) as problem:
-        print(f"foveal: {visible(_with_option(problem, words))}", file=sys.stderr)
+        print(f"foveal: {visible(_error_text(problem, words))}", file=sys.stderr)
         return getattr(args, "error_code", 1)
 
 
-def _with_option(problem: Exception, words: Sequence[str]) -> str:
-    """Return an error as a text; a setting that was given as an option has the name of the option."""
+def _error_text(problem: Exception, words: Sequence[str]) -> str:
+    """Return an error as a text, with what helps in a terminal; a setting that was given as an option has the name
+    of the option."""
+    if isinstance(problem, UnknownSession):
+        return f"{problem}; `foveal sessions` lists the existing ones"
     if isinstance(problem, BadSetting):
         option = f"--{problem.field.replace('_', '-')}"
         if any(word.partition("=")[0] == option for word in words):

@@ -16,7 +16,7 @@ from argparse import Namespace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from foveal.core.wire.safe_print import visible
+from foveal.core.wire.safe_print import counted, visible
 from foveal.errors import BadSetting, FovealError
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ async def _copy(args: Namespace) -> int:
     print(f"compared and equal: {_counts(progress)}")
     for table, rows in progress.rows.items():
         print(f"  {table:<15} {rows:,}")
-    print(f"copied by this run: {progress.new_events:,} events, {progress.new_rows:,} rows")
+    print(f"copied by this run: {counted(progress.new_events, 'event')}, {counted(progress.new_rows, 'row')}")
     if args.live:
         print("not copied: the service tables; stop the server, then run this again without --live")
     elif args.tenant and not source.is_file and not target.is_file:
@@ -160,6 +160,6 @@ class _ProgressPrinter:
 
 def _counts(progress: CopyProgress) -> str:
     return (
-        f"{progress.tenants:,} tenants, {progress.sessions:,} sessions, {progress.events:,} events,"
-        f" {progress.rows.total():,} rows"
+        f"{counted(progress.tenants, 'tenant')}, {counted(progress.sessions, 'session')}, "
+        f"{counted(progress.events, 'event')}, {counted(progress.rows.total(), 'row')}"
     )

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from foveal.core.wire.safe_print import one_line, visible
+from foveal.core.wire.safe_print import counted, one_line, visible
 from foveal.errors import FovealError
 
 if TYPE_CHECKING:
@@ -208,13 +208,11 @@ async def _erase(memories: LocalMemories, args: Namespace) -> int:
     file = _file(memories, args)
     whose = "the memory of this project" if file is memories.project else "your memory"
     count = len(await file.memory.entries(all=True))
+    entries = counted(count, "entry", "entries")
     if not args.yes:
         if not sys.stdin.isatty():
             raise FovealError(f"{whose} is not erased without a yes: pass --yes")
-        if (
-            input(f"Erase {whose} with {count:,} entries and {file.path}, for good? [y/N] ").lower()
-            not in _YES
-        ):
+        if input(f"Erase {whose} with {entries} and {file.path}, for good? [y/N] ").lower() not in _YES:
             print("nothing was erased")
             return 1
     await file.memory.erase()
@@ -222,7 +220,7 @@ async def _erase(memories: LocalMemories, args: Namespace) -> int:
     if args.json:
         print(json.dumps({"erased": count}))
         return 0
-    print(f"erased {whose}: {count:,} {'entry' if count == 1 else 'entries'}, its files, and {file.path}")
+    print(f"erased {whose}: {entries}, its files, and {file.path}")
     return 0
 
 

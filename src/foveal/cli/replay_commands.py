@@ -346,7 +346,13 @@ async def _named_recording(args: Namespace) -> Transcript:
     from foveal.recall.archive.stored_sessions import find_session
     from foveal.stores import open_store
 
-    if Path(args.recording).exists() or not args.store.exists():
+    is_file = Path(args.recording).exists()
+    if not is_file and not args.store.exists():
+        raise FovealError(
+            f"there is no file {visible(args.recording)}, and no session of this name, because there is no store "
+            f"at {visible(str(args.store))}: name another file, or another store with --store"
+        )
+    if is_file:
         skipped = print_skipped if Path(args.recording).is_dir() else None  # else the error of the file
         found = lab.load([args.recording], format=args.format, skipped=skipped, damaged=print_damaged)
         return _only_recording(found, args)

@@ -33,7 +33,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 
 if TYPE_CHECKING:
     import msgspec
@@ -316,7 +316,7 @@ async def _health(server: _Server, args: Namespace) -> int:
         print(f"problem  {one_line(str(problem), width=400)}")
         return 1
     age = "" if oldest is None else f", the oldest for {max(0, time.time() - oldest):,.0f} s"
-    print(f"waiting  {waiting:,} messages{age}")
+    print(f"waiting  {counted(waiting, 'message')}{age}")
     return 0
 
 

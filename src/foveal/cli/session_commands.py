@@ -50,7 +50,7 @@ from foveal.core.log.events import (
 from foveal.core.redaction import redact_fact, scrub, scrub_span
 from foveal.core.view.request import Fitted, render_view
 from foveal.core.wire import original_text, transcript_text, wire_for
-from foveal.core.wire.safe_print import one_line, readable, visible
+from foveal.core.wire.safe_print import counted, one_line, readable, visible
 from foveal.errors import FovealError
 from foveal.ports import SessionInfo, Store
 from foveal.recall.archive.stored_sessions import (
@@ -89,7 +89,7 @@ async def sessions(args: Namespace) -> int:
         async for info in all_sessions(store):
             is_empty = False
             title = "(erased)" if info.erased else one_line(info.title, width=50)
-            size = f"{info.events:>8,} events {_size(info.bytes):>9}"
+            size = f"{counted(info.events, 'event'):>15} {_size(info.bytes):>9}"
             print(f"{visible(info.id):<44} {_day(info.active)} {size}  {title}")
         if is_empty:
             print("no sessions yet")
@@ -139,7 +139,7 @@ async def _import_one(store: Store, recording: Transcript, *, redacts: bool) -> 
     id = await _append_new(store, recording)
     if id != (name := _name(recording)):
         note += f"; {visible(name)} exists already, so this is another session"
-    return f"{visible(id)}: {len(recording.facts):,} events from {recording.source}{note}"
+    return f"{visible(id)}: {counted(len(recording.facts), 'event')} from {recording.source}{note}"
 
 
 async def _append_new(store: Store, recording: Transcript) -> str:
@@ -312,7 +312,7 @@ def _event_text(event: Event) -> str:
             origin = f", from {visible(fact.origin)}" if fact.origin else ""
             return f"opened {visible(fact.model)} {fact.policy}".rstrip() + origin
         case Equipped():
-            return f"equipped with {len(json.loads(bytes(fact.tools)))} tools"
+            return f"equipped with {counted(len(json.loads(bytes(fact.tools))), 'tool')}"
         case Pinned():
             return f"pinned {handle(fact.target) if fact.target is not None else ''} {one_line(fact.text)}"
         case Superseded():

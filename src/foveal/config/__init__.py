@@ -13,8 +13,8 @@
    which are ignored. Some keys, such as `base_url`, a project can never set.
 """
 
-from foveal.config.config import Config, ConfigChange, ConfigEntry, McpServerSettings, strip_url_secrets
-from foveal.config.keys import ScheduleSetting, dotted_name, find_key
+from foveal.config.config import Config, ConfigChange, ConfigEntry, McpServerSettings
+from foveal.config.keys import ScheduleSetting, dotted_name, find_key, strip_url_secrets
 from foveal.config.load import load
 from foveal.config.sources import BadConfig, ValueSource, key_lines, line_of, setting_flags
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
@@ -12,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 from msgspec import structs
 
 from foveal.config.instructions.rules import InstructionRules
-from foveal.config.keys import KEYS, ConfigKey, KeyPath, ScheduleSetting, dotted_name, find_key
+from foveal.config.keys import KEYS, KeyPath, ScheduleSetting, dotted_name, find_key
 from foveal.config.project import ItemAnswer
 from foveal.config.sources import ConfigValue, ValueSource
 from foveal.core.engine.settings import SettingArguments, resolve_settings
@@ -358,7 +357,7 @@ class Config:
 
     def _shown(self, path: KeyPath) -> Any:
         key, value = find_key(path), self._raw_value(path)
-        return value if key is None or value is None else _printable(key, value)
+        return value if key is None or value is None else key.shown(value)
 
     # ── Listing ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -373,30 +372,13 @@ class Config:
                     value, source = getattr(policy, POLICY_FIELDS[name]), ValueSource("policy", preset)
                 if value is None and policy.clip is not None and name in _CLIP_FIELDS:
                     value, source = getattr(policy.clip, _CLIP_FIELDS[name]), ValueSource("policy", preset)
-                yield ConfigEntry(name, _printable(key, value), source, key.description)
+                yield ConfigEntry(name, key.shown(value), source, key.description)
         for path, (value, source) in sorted(self.values.items()):
             chosen = find_key(path)
             if chosen is not None and "*" in chosen.path:
-                yield ConfigEntry(dotted_name(path), _printable(chosen, value), source, chosen.description)
+                yield ConfigEntry(dotted_name(path), chosen.shown(value), source, chosen.description)
 
 
 def _known_window(name: str) -> int:
     """Return the context window of a model, given by name with or without the URL of its server."""
     return model(name.partition("@")[0]).window
-
-
-def _printable(key: ConfigKey, value: Any) -> Any:
-    """Return a value without secrets."""
-    if isinstance(value, str):
-        return strip_url_secrets(value)
-    if isinstance(value, Mapping) and not key.secret:
-        return dict(value)
-    if key.secret and value:
-        return dict.fromkeys(value, "…") if isinstance(value, Mapping) else f"{len(value):,} not shown"
-    return value
-
-
-def strip_url_secrets(text: str) -> str:
-    """Remove user names, passwords and queries from the URLs in a text."""
-    scheme = r"((?:https?|postgres(?:ql)?)://"
-    return re.sub(rf"{scheme}[^\s?#]*)[?#]\S*", r"\1", re.sub(rf"{scheme})[^\s/]*@", r"\1", text))

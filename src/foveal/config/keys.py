@@ -177,6 +177,11 @@ POLICY_NAME: Final = ValueKind(
 )
 
 
+HIDDEN: Final = "…"
+"""Stands for a secret."""
+_URL: Final = re.compile(r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]{0,20}://)(?P<rest>\S*)")
+
+
 class ConfigKey(NamedTuple):
     """A configuration key."""
 
@@ -188,7 +193,7 @@ class ConfigKey(NamedTuple):
     project: bool = True
     """Whether a project may set it, with the user's consent."""
     secret: bool = False
-    """Whether its values are never printed."""
+    """Whether its values are never printed. This field is the only place that says so: all output uses `shown`."""
     short_variable: str = ""
     """A second, shorter name of its environment variable."""
 
@@ -196,6 +201,35 @@ class ConfigKey(NamedTuple):
     def variable(self) -> str:
         """Name of its environment variable; "" if it has none."""
         return "" if "*" in self.path else f"FOVEAL_{'_'.join(self.path).upper()}"
+
+    def shown(self, value: Any) -> Any:
+        """Return a value as logs, pages and commands show it: without secrets."""
+        if isinstance(value, Mapping):
+            return {name: HIDDEN if self.secret else _without_passwords(one) for name, one in value.items()}
+        if self.secret and value and self.kind is not POSTGRES_URL:  # the host of a database is no secret
+            return HIDDEN if isinstance(value, str) else f"{len(value):,} not shown"
+        return _without_passwords(value)
+
+
+def _without_passwords(value: Any) -> Any:
+    if isinstance(value, str):
+        return strip_url_secrets(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_without_passwords, value))
+    return value
+
+
+def strip_url_secrets(text: str) -> str:
+    """Remove user names, passwords and queries from the URLs in a text."""
+    return _URL.sub(lambda found: found["scheme"] + _public_part(found["rest"]), text)
+
+
+def _public_part(rest: str) -> str:
+    """Return what may be shown of a URL behind its scheme."""
+    before, at, behind = rest.rpartition("@")
+    if at and "/" in before and not re.search(r"[:?#]", before):
+        before, behind = "", rest  # an @ of the path, without anything that could be a password
+    return "…" if re.search(r"[?#]", before) else re.split(r"[?#]", behind)[0]
 
 
 def config_key(name: str, kind: ValueKind, description: str, **more: Any) -> ConfigKey:
@@ -533,6 +567,7 @@ _AGENT_KEYS: Final = (
         STRINGS,
         "a program and its arguments that the chat asks before each cut: JSON on its input and output",
         project=False,
+        secret=True,
         default=[],
     ),
     config_key("compaction.mode", one_of(get_args(Mode)), "whether old turns are summarised"),

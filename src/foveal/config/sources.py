@@ -24,6 +24,7 @@ from foveal.config.keys import (
     find_alias,
     find_key,
     names_below,
+    strip_url_secrets,
 )
 from foveal.config.project import UnusableFile, read_text_file
 from foveal.errors import BadSetting, shown_value
@@ -45,6 +46,8 @@ def bad_value(
     source: ValueSource, path: KeyPath, value: object, allowed: str, *, secret: bool = False
 ) -> BadConfig:
     """Return the error for a value; only the scheme of a secret URL, or the type of a secret value, is shown."""
+    if isinstance(value, str) and not secret:
+        value = strip_url_secrets(value)
     scheme = _SCHEME.match(value) if isinstance(value, str) else None
     shown = (f"{scheme.group()}…" if scheme else type(value).__name__) if secret else shown_value(value)
     if isinstance(value, bool) and not secret:

@@ -171,7 +171,7 @@ from foveal.core.view.fold import effective_events, left_behind
 from foveal.core.view.request import ReducedCounts, RequestWriter, copy_messages
 from foveal.core.wire import plain_json
 from foveal.core.wire.native_compaction import ends_with_trigger
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.core.wire.tool_schemas import parse_arguments
 from foveal.errors import (
     BadSetting,
@@ -329,7 +329,7 @@ class Context:
             return f"<Context {engine.model.name}: in use>"
         try:
             used = engine.calibration.tokens(engine.total_units)
-            filled = f"{len(engine.log):,} events, {used:,} of {engine.model.window:,} tokens"
+            filled = f"{counted(len(engine.log), 'event')}, {used:,} of {engine.model.window:,} tokens"
             return f"<Context {engine.model.name}: {filled}, policy {engine.policy.name}>"
         finally:
             self._lock.leave()
@@ -1877,9 +1877,8 @@ async def _append_missing(store: Store, session: str, log: Sequence[Event]) -> N
     except UnknownSession:
         end = 0
     if end > len(log):
-        problem = (
-            f"it has {end:,} events, and this context {len(log):,}: another program has continued it; load it"
-        )
+        held = f"it has {counted(end, 'event')}, and this context {len(log):,}"
+        problem = f"{held}: another program has continued it; load it"
         raise Conflict(session, given=len(log), next_seq=end, problem=problem)
     # Times are compared too, so that two conversations that end with the same words are told apart.
     for seq in {0, end - 1} if end else ():

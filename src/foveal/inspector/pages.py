@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from foveal.core.log.events import Event, handle, kind
-from foveal.core.wire.safe_print import one_line, readable
+from foveal.core.wire.safe_print import counted, one_line, readable
 from foveal.errors import FovealError
 from foveal.inspector.sessions.source import (
     MemoryAction,
@@ -469,7 +469,11 @@ def _memory_section(memory: OwnedMemory, frame: PageFrame, query: str) -> Html:
     kept = _entry_list(memory, counting, frame, _FORGET)
     parts = [
         element("h2", {"id": memory.key}, one_line(memory.owner, width=MAX_ENTRY_PAGE_CHARS)),
-        element("p", {"class": "muted"}, f"{one_line(memory.place)} · {len(counting):,} entries"),
+        element(
+            "p",
+            {"class": "muted"},
+            f"{one_line(memory.place)} · {counted(len(counting), 'entry', 'entries')}",
+        ),
         *([element("p", {"class": "muted"}, memory.refusal)] if memory.refusal else []),
         *([element("h3", {}, "Proposed"), _entry_list(memory, waiting, frame, _ANSWER)] if waiting else []),
         kept if counting else element("p", {"class": "muted"}, "No entry."),

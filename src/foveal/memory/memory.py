@@ -28,6 +28,7 @@ from foveal.core.compaction.summariser import Summarise, summariser_chain
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, UserSaid, handle, parse_handle
 from foveal.core.models.budget import DEFAULT_MEMORY_TOKENS, MAX_MEMORY_TOKENS, MIN_MEMORY_TOKENS
 from foveal.core.tokens.counter import Counter, counter
+from foveal.core.wire.safe_print import counted
 from foveal.errors import BadSetting, NotRemembered, UnknownSession
 from foveal.memory.appending import append_decided
 from foveal.memory.compared_entries import ComparedEntries
@@ -218,7 +219,7 @@ class Memory:
         """Entries that were used and are not recorded yet."""
 
     def __repr__(self) -> str:
-        return f"<Memory of {self.owner}: {len(self._state.counting()):,} entries>"
+        return f"<Memory of {self.owner}: {counted(len(self._state.counting()), 'entry', 'entries')}>"
 
     # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -15,6 +15,7 @@ import msgspec
 
 from foveal.config.config import POLICY_FIELDS, build_policy
 from foveal.core.policies import PRESETS, Policy
+from foveal.core.wire.safe_print import counted
 from foveal.replay.cache_cost import model_prices
 from foveal.replay.choice import (
     ChoiceFigures,
@@ -183,7 +184,10 @@ def conclude(
     spread = [choice_figures([chosen.conversations[number] for number in sample]) for sample in samples]
     return Conclusion(
         verdict="clear" if is_clear else "tentative",
-        reason=f"{count:,} conversations; the same choice in {100 * agreement:.0f} of 100 random samples of them",
+        reason=(
+            f"{counted(count, 'conversation')}; "
+            f"the same choice in {100 * agreement:.0f} of 100 random samples of them"
+        ),
         conversations=count,
         agreement=agreement,
         policy=chosen.row.policy,

@@ -11,7 +11,7 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from foveal.core.wire.safe_print import one_line, visible
+from foveal.core.wire.safe_print import counted, one_line, visible
 from foveal.replay.choice import SourceValidation, leave_one_source_out
 from foveal.replay.conclusion import Conclusion, conclude, conclusion_sentences
 from foveal.replay.play import EVERYTHING_LABEL, ReplaySetting, Trace
@@ -268,7 +268,7 @@ def sizes(traces: Sequence[Trace], *, window: float, policies: Sequence[str]) ->
     parts = [line(AXIS_X, AXIS_Y, SMALL_PLOT_WIDTH - 4, AXIS_Y, kind="axis")]
     parts.append(text(AXIS_X - 5, AXIS_Y, "0", anchor="end"))
     parts.append(text(AXIS_X - 5, TOP_Y + 10, _rough_tokens(top / 1.1), anchor="end"))
-    parts.append(text(SMALL_PLOT_WIDTH - 4, TOP_Y - 3, f"{calls} calls", anchor="end"))
+    parts.append(text(SMALL_PLOT_WIDTH - 4, TOP_Y - 3, counted(calls, "call"), anchor="end"))
     if window <= top:
         y = _tokens_y(window, top)
         parts.append(line(AXIS_X, y, SMALL_PLOT_WIDTH - 4, y, kind="limit"))
@@ -375,7 +375,11 @@ def html_page(
 
 
 def _heading(rows: Sequence[PolicyStatistics], setting: ReplaySetting) -> Iterator[str]:
-    counts = f"{rows[0].conversations:,} conversations, {rows[0].calls:,} calls" if rows else "nothing"
+    counts = (
+        f"{counted(rows[0].conversations, 'conversation')}, {counted(rows[0].calls, 'call')}"
+        if rows
+        else "nothing"
+    )
     yield f"<h1>Replay of {counts}</h1>"
     windows = dict.fromkeys((trace.window, trace.limit) for row in rows for trace in row.traces)
     texts = [f"window {window:,} tokens, {limit:,} of them for input" for window, limit in windows]

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.replay.choice import SourceValidation, leave_one_source_out
 from foveal.replay.conclusion import Conclusion, conclude, conclusion_sentences
 from foveal.replay.play import DEFAULT_REPLAY_SETTING, ReplaySetting
@@ -130,10 +130,8 @@ class GroupTable(NamedTuple):
 
 def group_size(group: GroupStatistics) -> str:
     """Return the number of conversations and calls of a group, and at how many calls surprise was measured."""
-    plural = "" if group.conversations == 1 else "s"
-    return (
-        f"{group.conversations:,} conversation{plural}, {group.calls:,} calls, surprise of {group.samples:,}"
-    )
+    size = f"{counted(group.conversations, 'conversation')}, {counted(group.calls, 'call')}"
+    return f"{size}, surprise of {group.samples:,}"
 
 
 def group_tables(rows: Sequence[PolicyStatistics], *, sources: bool = False) -> list[GroupTable]:

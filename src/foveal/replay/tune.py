@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, Unpack
 import msgspec
 
 from foveal.core.policies import Policy, policy
+from foveal.core.wire.safe_print import counted
 from foveal.replay.cache_cost import model_prices
 from foveal.replay.choice import (
     RECALL_STEP,
@@ -340,7 +341,7 @@ def _too_few(counts: tuple[int, int], cut: tuple[int, int | None] | None, left_o
         needed = f"{MIN_CUT_CONVERSATIONS} of these in each half"
         found = " and ".join(f"{one:,}" for one in cut if one is not None)
         reason += f", of which `economy` cuts {found}"
-    more = f"raise --calls ({left_out:,} conversations were left out)" if left_out else "record more"
+    more = f"raise --calls ({counted(left_out, 'conversation')} left out)" if left_out else "record more"
     return f"{reason}; needed are {needed}: {more}, or tune for a smaller window"
 
 
@@ -371,13 +372,15 @@ def tuning_text(found: Tuning) -> str:
     if found.verdict != "tuned":
         sentences.append(f"Not tuned: {found.reason}.")
     if found.left_out and found.verdict != "too few":
-        sentences.append(f"{found.left_out:,} conversations were left out: the others have enough calls.")
+        sentences.append(
+            f"Left out: {counted(found.left_out, 'conversation')}; the others have enough calls."
+        )
     if found.gain is None or found.before is None or found.after is None:
         return "\n".join(sentences)
     values = ", ".join(f"{field} {value:,}" for field, value in found.values.items())
     gain = found.gain
     sentences += [
-        f"Chosen on {found.chosen_on:,} conversations: {values}.",
+        f"Chosen on {counted(found.chosen_on, 'conversation')}: {values}.",
         f"On {found.measured_on:,} others it saves {100 * gain.value:.1f} % of the bill of economy "
         f"({100 * gain.low:.1f} to {100 * gain.high:.1f} in 90 of 100 random samples).",
         f"{_figures('economy', found.before)}\n{_figures('tuned', found.after)}",

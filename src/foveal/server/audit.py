@@ -154,14 +154,17 @@ class AuditTrail:
 
     async def record_config(self, config: Config, *, changed: Sequence[str] = ()) -> None:
         """Record the settings of a server by their digest, if they are not those of the last row. After a reload,
-        the row also has the names of the `changed` ones."""
+        the row also has the names of the `changed` ones: the digest is the same if only a secret differs. Several
+        machines that reload at the same time write one row."""
         now, digest = self._clock(), f"config:{_config_digest(config)}"
         object = f"{digest} changed, {' '.join(changed)}" if changed else digest
 
         async def act(db: Transaction) -> None:
             await db.lock("audit/config")
-            sql = "SELECT object FROM audit WHERE action = 'config' ORDER BY id DESC LIMIT 1"
-            if [last.partition(" ")[0] for (last,) in await db.fetch(sql)] != [digest]:
+            sql = "SELECT object, at FROM audit WHERE action = 'config' ORDER BY id DESC LIMIT 1"
+            (last, at), *_ = [*await db.fetch(sql), ("", 0.0)]
+            is_secret_change = bool(changed) and (last != object or now - at >= REPEAT_INTERVAL_S)
+            if last.partition(" ")[0] != digest or is_secret_change:
                 await db.execute(_INSERT, _new_key(now), now, "", COMMAND_LINE, "config", object, "ok", "")
 
         await self._database.write(act)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 from foveal.core.wire.dialects import DIALECTS, SHORT_NAMES
+from foveal.core.wire.safe_print import counted
 from foveal.errors import BadSetting
 from foveal.transcripts.claude_code import CLAUDE_CODE
 from foveal.transcripts.codex import CODEX
@@ -236,7 +237,7 @@ def _read_folder(folder: Path, reading: _Reading, skipped: SkippedCallback | Non
         done += size
     if not read:
         raise UnreadableTranscript(
-            str(folder), 0, f"no file in it is a transcript ({len(paths)} files were tried)"
+            str(folder), 0, f"no file in it is a transcript ({counted(len(paths), 'file')} tried)"
         )
 
 

@@ -24,7 +24,6 @@ from foveal.agent.terminal import factory
 from foveal.agent.terminal.factory import ChatConfig, SummaryWriters, WatchedProvider
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.terminal.output.agent_event_rows import note
-from foveal.agent.terminal.output.styled_text import counted
 from foveal.agent.terminal.plan_mode import PlanMode
 from foveal.agent.terminal.project_consent import (
     ProjectConsent,
@@ -53,7 +52,7 @@ from foveal.core.compaction.summariser import SummaryProgress
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.report import Report
 from foveal.core.log.events import AnyFact, Call, Event, Instructed, Opened
-from foveal.core.wire.safe_print import exact_line, one_line
+from foveal.core.wire.safe_print import counted, exact_line, one_line
 from foveal.errors import FovealError
 from foveal.ports import Store
 from foveal.providers.ollama_window import ensure_ollama_window

@@ -22,13 +22,13 @@ from foveal.agent.terminal.options import ChatOptions, WrongOption
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.context_card import window_source
 from foveal.agent.terminal.output.screen import Screen
-from foveal.agent.terminal.output.styled_text import Row, Span, bold, counted, dim, row, text_rows
+from foveal.agent.terminal.output.styled_text import Row, Span, bold, dim, row, text_rows
 from foveal.agent.terminal.resuming import show_recent_turns
 from foveal.agent.terminal.user_input import Completions
 from foveal.agent.terminal.user_interface import LeaveChat
 from foveal.core.engine.report import Report
 from foveal.core.tokens.counter import counter
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.errors import FovealError
 from foveal.policies import NO_TABLES, policy_names
 from foveal.user_paths import store_path

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from foveal.agent.terminal.options import ChatOptions
-from foveal.agent.terminal.output.styled_text import Row, Span, bold, counted, dim, row
+from foveal.agent.terminal.output.styled_text import Row, Span, bold, dim, row
 from foveal.agent.terminal.user_interface import LeaveChat, MenuItem, UserInterface
 from foveal.agent.terminal.user_message import typed_text
 from foveal.agent.tools.subagents import is_subagent_id
 from foveal.core.compaction.carried_record import is_carried_record
 from foveal.core.log.events import Event, ModelSaid, ToolReturned, UserSaid, text_of
 from foveal.core.view.fold import effective_events
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.errors import FovealError
 from foveal.ports import Store
 from foveal.recall.archive.stored_sessions import (

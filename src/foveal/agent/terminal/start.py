@@ -16,9 +16,9 @@ from foveal.agent.terminal.chat_state import ChatState
 from foveal.agent.terminal.commands.remembering import propose_at_end
 from foveal.agent.terminal.options import ChatOptions
 from foveal.agent.terminal.output.agent_event_rows import note
-from foveal.agent.terminal.output.styled_text import counted
 from foveal.agent.terminal.user_interface import JsonOutput, PlainOutput
 from foveal.agent.tools.text_edit import is_binary
+from foveal.core.wire.safe_print import counted
 from foveal.errors import FovealError
 
 DENIED_EXIT_CODE = 3

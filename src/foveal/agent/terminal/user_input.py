@@ -24,9 +24,8 @@ from prompt_toolkit.keys import Keys
 
 from foveal.agent.terminal.commands import SLASH_COMMANDS
 from foveal.agent.terminal.commands.remembering import MEMORY_ACTS
-from foveal.agent.terminal.output.styled_text import counted
 from foveal.agent.tools.search_worker import files_to_search
-from foveal.core.wire.safe_print import visible
+from foveal.core.wire.safe_print import counted, visible
 from foveal.policies import policy_names
 from foveal.user_paths import state_folder
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from foveal.agent.terminal.output.styled_text import counted
 from foveal.core.log.events import AnyPart, Content, Dialect, Media, Text
+from foveal.core.wire.safe_print import counted
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from foveal.core.engine.reviews import rewrite_price
 from foveal.core.log.events import Compacted, CompactionFailed, DialectName, Steered, handle, parse_handle
 from foveal.core.models.budget import window_percent
 from foveal.core.policies import Moment, economy, ladder
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.core.wire.tool_schemas import ToolDefinition, tool_schemas
 from foveal.errors import FovealError, UnknownHandle
 
@@ -144,9 +144,10 @@ def cut_answer(engine: Engine, made: Compacted | CompactionFailed, *, before: in
     if isinstance(made, CompactionFailed):
         return refusal_text(made.problem)
     after = engine.calibration.tokens(engine.total_units)
-    results = len({mask.target for mask in made.masks})
+    hidden = len({mask.target for mask in made.masks})
+    results = f"{counted(hidden, 'result')} {'is' if hidden == 1 else 'are'} hidden"
     return (
-        f"{_ANSWER_PREFIX}the cut is made. {results} results are hidden, each behind a placeholder with its "
+        f"{_ANSWER_PREFIX}the cut is made. {results}, each behind a placeholder with its "
         f"handle; the request has {after:,} tokens, {before - after:,} less]"
     )
 

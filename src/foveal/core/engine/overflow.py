@@ -25,7 +25,7 @@ from foveal.core.policies import Policy, ladder
 from foveal.core.tokens.calibration import Calibration
 from foveal.core.view.view import View
 from foveal.core.wire.overflow_errors import ProviderOverflow
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.errors import ContextOverflow
 
 MAX_RESENDS: Final = 4
@@ -350,7 +350,7 @@ def _refused_too_often(view: View, budget: Budget, calibration: Calibration, ref
 def _too_much_media(view: View, budget: Budget) -> str:
     size = sum(media.size for media in view.media.values())
     return (
-        f"the request holds {len(view.media)} images with {size:,} bytes, but {budget.max_images} with "
+        f"the request holds {counted(len(view.media), 'image')} with {size:,} bytes, but {budget.max_images} with "
         f"{budget.max_media_bytes:,} are allowed; the latest message must stay as it is: send fewer or "
         f"smaller ones, or raise max_images or max_media_bytes"
     )

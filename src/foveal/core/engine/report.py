@@ -36,7 +36,7 @@ from foveal.core.policies.ladder.cut import has_enough_turns, turns_since_summar
 from foveal.core.view.request import ReducedCounts
 from foveal.core.view.view import View
 from foveal.core.wire.common import json_text
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.core.wire.tool_schemas import each_tool, neutral_form
 
 PART_NAMES: Final = {
@@ -60,7 +60,8 @@ def compaction_question(engine: Engine, state: str) -> str:
         return ""
     if state not in ("act", "over"):
         turns = turns_since_summary(engine.view) if has_enough_turns(engine.view, engine.policy) else 0
-        return f"{turns:,} turns are not summarised yet. Compact conversation? [y/N]" if turns else ""
+        are = f"{counted(turns, 'turn')} {'is' if turns == 1 else 'are'}"
+        return f"{are} not summarised yet. Compact conversation? [y/N]" if turns else ""
     used, window = engine.calibration.tokens(engine.total_units), engine.model.window
     usage = f"{window_percent(used, window)} of the window ({used:,}/{window:,} tokens)"
     return f"Context usage at {usage}. Compact conversation? [y/N]"

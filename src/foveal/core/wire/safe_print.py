@@ -9,6 +9,8 @@
 3. `readable` replaces the same characters by their codes (`\\u{202e}`). Stored summaries depend on it: it does not
    change.
 4. Only the printed text changes, never what is stored.
+
+`counted` is for numbers in such texts.
 """
 
 from __future__ import annotations
@@ -140,3 +142,8 @@ def _mark(match: re.Match[str]) -> str:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match.group())
     return chr(0x2400 + code) if code < 0x20 else f"\\u{{{code:x}}}"
+
+
+def counted(count: int, unit: str, units: str = "") -> str:
+    """Return a number with its unit, in the plural (`units`, by default with an s) unless it is 1."""
+    return f"{count:,} {unit if count == 1 else units or f'{unit}s'}"

@@ -52,6 +52,7 @@ from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import effective_events, fold
 from foveal.core.view.steps import ShownMessage, Slot, Step
 from foveal.core.view.view import View
+from foveal.core.wire.safe_print import counted
 from foveal.errors import UnknownHandle
 from foveal.inspector.timeline.view_tracker import shown_because
 
@@ -110,7 +111,9 @@ def log_until(log: Sequence[Event], at: int) -> Sequence[Event]:
     """Return the events up to event `at`; raises `UnknownHandle` if the log does not have it."""
     first = log[0].seq if log else 0
     if not first <= at < first + len(log):
-        raise UnknownHandle(f"no event has the handle {handle(at)!r}; the log has {len(log):,} events")
+        raise UnknownHandle(
+            f"no event has the handle {handle(at)!r}; the log has {counted(len(log), 'event')}"
+        )
     return log[: at - first + 1]
 
 
@@ -273,7 +276,9 @@ def _event_until(log: Sequence[Event], at: int, seq: int) -> Event:
     """Return event `seq` of the log up to event `at`; raises `UnknownHandle`."""
     first = log[0].seq if log else 0
     if not first <= seq <= at:
-        raise UnknownHandle(f"no event has the handle {handle(seq)!r}; the log has {at + 1 - first:,} events")
+        raise UnknownHandle(
+            f"no event has the handle {handle(seq)!r}; the log has {counted(at + 1 - first, 'event')}"
+        )
     return log[seq - first]
 
 

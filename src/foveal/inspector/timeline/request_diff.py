@@ -37,6 +37,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.request_text import common_prefix_chars
+from foveal.core.wire.safe_print import counted
 from foveal.inspector.timeline.event_sentences import event_sentence
 from foveal.inspector.timeline.message_text import LogViews, log_until
 from foveal.inspector.timeline.request_content import messages_one_by_one, request_content
@@ -385,4 +386,4 @@ def _cut(lines: list[DiffLine]) -> list[DiffLine]:
     if len(cut) <= MAX_ROW_LINES:
         return cut
     half = MAX_ROW_LINES // 2
-    return [*cut[:half], ("…", f"{len(cut) - 2 * half:,} lines"), *cut[-half:]]
+    return [*cut[:half], ("…", counted(len(cut) - 2 * half, "line")), *cut[-half:]]

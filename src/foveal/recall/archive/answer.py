@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from foveal.core.redaction import scrub
 from foveal.core.tokens.counter import Counter
 from foveal.core.wire.event_text import RECALL_PREFIX, RECALL_READ, inline, quote_lines
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.ports import Hit
 from foveal.recall.archive.source import MAX_SESSION_TITLE_CHARS, SessionDetails, SessionEntry
 from foveal.recall.search_answer import SearchAnswer
@@ -25,7 +25,7 @@ def session_title(entry: SessionEntry, details: SessionDetails) -> str:
     """Return the line that describes a session, and its quoted title."""
     changed = "file changed" if entry.is_file_time else "active"
     parts = [entry.handle, details.kind, f"{changed} {format_time(entry.active)}"]
-    parts += [f"{details.events:,} events"] if details.events is not None else []
+    parts += [counted(details.events, "event")] if details.events is not None else []
     parts += [inline(scrub(details.folder), max_chars=_MAX_FOLDER_CHARS)] if details.folder else []
     parts.append(f"id {inline(scrub(entry.name))}")
     title = one_line(scrub(details.title), width=MAX_SESSION_TITLE_CHARS)

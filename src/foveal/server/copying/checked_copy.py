@@ -21,6 +21,7 @@ import msgspec
 
 from foveal.core.log.codec import encode
 from foveal.core.log.events import Erased, Event, kind
+from foveal.core.wire.safe_print import counted
 from foveal.errors import Conflict, StoreError, StoreUnusable, UnknownSession
 from foveal.ports import Checkpoint, SessionInfo
 from foveal.server.databases import Database, Transaction
@@ -407,7 +408,7 @@ class _SessionCopy:
         existing = await self._existing()
         present = existing.events if existing else 0
         if present > self._info.events:
-            raise self._difference(f"it has {present:,} events, the source {self._info.events:,}")
+            raise self._difference(f"it has {counted(present, 'event')}, the source {self._info.events:,}")
         if existing and self._info.erased and not existing.erased:
             await self._erase(present)
         async for events in self._source_pages(self._info.events):
@@ -447,7 +448,7 @@ class _SessionCopy:
             events = await self._source.read(self._info.id, first=start, last=last)
             if [event.seq for event in events] != list(range(start, last + 1)):
                 raise StoreUnusable(
-                    f"session {self._info.id!r} of the source has {self._info.events:,} events, but not all of"
+                    f"session {self._info.id!r} of the source has {counted(self._info.events, 'event')}, but not all of"
                     f" {start} to {last} can be read: it is damaged; restore a backup"
                 )
             yield events
@@ -457,7 +458,7 @@ class _SessionCopy:
     def _compare(self, expected: Sequence[Event], found: Sequence[Event]) -> None:
         if len(expected) != len(found):
             raise self._difference(
-                f"{len(found)} events were read instead of the {len(expected)} from event {expected[0].seq} on"
+                f"{len(found):,} of {counted(len(expected), 'event')} were read from event {expected[0].seq} on"
             )
         for one, other in zip(expected, found, strict=True):
             if encode(one) != encode(other):

@@ -16,7 +16,7 @@ from foveal.agent.terminal.output.context_card import (
     turn_usages,
 )
 from foveal.agent.terminal.output.live_area import todo_row, usage_row
-from foveal.agent.terminal.output.styled_text import Row, bold, counted, dim, row, table_lines, text_rows
+from foveal.agent.terminal.output.styled_text import Row, bold, dim, row, table_lines, text_rows
 from foveal.agent.tools.todo import current_todo, todo_count
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionHealth, read_metrics
@@ -25,7 +25,7 @@ from foveal.core.engine.report import turns_text
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Event, Instructed, kind, parse_handle
 from foveal.core.models.cost import cost_text, dollars
 from foveal.core.view.fold import effective_events
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.errors import FovealError
 
 MAX_EXPLAINED_EVENTS = 5

@@ -18,7 +18,7 @@ from foveal.config.local_memories import LocalMemories, entry_details, entry_sta
 from foveal.config.memory_file import MemoryFile
 from foveal.core.log.events import Event, UserSaid
 from foveal.core.view.fold import effective_events
-from foveal.core.wire.safe_print import exact_line, one_line
+from foveal.core.wire.safe_print import counted, exact_line, one_line
 from foveal.errors import FovealError, NotRemembered
 from foveal.memory import Memory, MemoryEntry
 
@@ -165,7 +165,7 @@ def _memories(state: ChatState) -> LocalMemories:
 
 
 def _count(entries: int) -> str:
-    return "1 entry" if entries == 1 else f"{entries:,} entries"
+    return counted(entries, "entry", "entries")
 
 
 def _needs(given: str, advice: str) -> None:

@@ -19,7 +19,6 @@ from foveal.agent.terminal.output.styled_text import (
     Row,
     Span,
     bold,
-    counted,
     diff_rows,
     dim,
     row,
@@ -47,7 +46,7 @@ from foveal.agent.tools.workspace import Workspace
 from foveal.core.engine.operations import OperationRequest
 from foveal.core.log.events import REDUCTIONS, Event, Rewound, Superseded, UserSaid, handle, kind
 from foveal.core.view.fold import effective_events, effective_rewinds
-from foveal.core.wire.safe_print import exact_line, one_line, visible
+from foveal.core.wire.safe_print import counted, exact_line, one_line, visible
 from foveal.errors import FovealError
 from foveal.sessions.perform import perform
 

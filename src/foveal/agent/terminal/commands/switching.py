@@ -10,10 +10,10 @@ from foveal.agent.terminal.commands.remembering import propose_at_end
 from foveal.agent.terminal.options import parse_carry
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.live_area import usage_row
-from foveal.agent.terminal.output.styled_text import Row, bold, counted, row
+from foveal.agent.terminal.output.styled_text import Row, bold, row
 from foveal.agent.terminal.plan_mode import agreed_message
 from foveal.agent.terminal.resuming import pick_session, show_recent_turns
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 from foveal.errors import FovealError
 from foveal.recall.archive.stored_sessions import find_session
 

@@ -16,7 +16,7 @@ from foveal.agent.terminal.factory import init_text
 from foveal.agent.terminal.output.agent_event_rows import note, reduction_rows
 from foveal.agent.terminal.output.context_card import acts_text, window_source
 from foveal.agent.terminal.output.live_area import usage_row
-from foveal.agent.terminal.output.styled_text import Row, bold, counted, dim, row, table_lines, text_rows
+from foveal.agent.terminal.output.styled_text import Row, bold, dim, row, table_lines, text_rows
 from foveal.agent.terminal.user_interface import NO, Choice, Question
 from foveal.agent.tool import InvalidArguments
 from foveal.agent.tools.background_commands import BackgroundCommand, end_advice
@@ -27,7 +27,7 @@ from foveal.core.log.events import Compacted, Dropped, Event, Masked, kind, pars
 from foveal.core.log.ranges import is_within
 from foveal.core.view.fold import effective_events
 from foveal.core.view.steps import hidden_ranges
-from foveal.core.wire.safe_print import one_line, visible
+from foveal.core.wire.safe_print import counted, one_line, visible
 from foveal.errors import FovealError, UnknownHandle
 from foveal.policies import policy_names
 from foveal.sessions.export import EXPORT_FORMATS, SessionExport

@@ -17,14 +17,14 @@ from foveal.agent.events import (
     ToolFinished,
     TurnFinished,
 )
-from foveal.agent.terminal.output.styled_text import Row, Span, Style, counted, dim, row
+from foveal.agent.terminal.output.styled_text import Row, Span, Style, dim, row
 from foveal.core.compaction.health import CompactionMetrics, cut_text, read_metrics
 from foveal.core.engine.report import over_limit_notice
 from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import Clipped, Compacted, CompactionFailed, Dropped, Event, Masked, Noted, handle
 from foveal.core.models.cost import dollars
 from foveal.core.policies.ladder.mask import REFUSED_MEDIA
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import counted, one_line
 
 MAX_PREVIEW_LINES: Final = 3
 """Lines of a tool result that are shown."""

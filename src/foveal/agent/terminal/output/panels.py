@@ -16,7 +16,6 @@ from foveal.agent.terminal.output.styled_text import (
     Style,
     bold,
     cell_width,
-    counted,
     cut,
     cut_row,
     dim,
@@ -27,7 +26,7 @@ from foveal.agent.terminal.output.styled_text import (
     wrap,
 )
 from foveal.agent.terminal.user_interface import Choice, MenuItem, Question
-from foveal.core.wire.safe_print import unhidden
+from foveal.core.wire.safe_print import counted, unhidden
 
 # ── Scrolled rows ────────────────────────────────────────────────────────────────────────────────────
 # 1. Each row is wrapped at the last column and at no other place, so no character is left out, and each character

@@ -54,7 +54,6 @@ from foveal.agent.terminal.output.styled_text import (
     Span,
     ansi_text,
     bold,
-    counted,
     dim,
     row,
     rows_in_theme,
@@ -65,6 +64,7 @@ from foveal.agent.terminal.user_input import Pastes, input_buffer, key_bindings
 from foveal.agent.terminal.user_interface import MenuItem, Question
 from foveal.agent.tools.todo import TodoItem
 from foveal.core.engine.report import Report
+from foveal.core.wire.safe_print import counted
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer

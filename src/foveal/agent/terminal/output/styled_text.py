@@ -283,11 +283,6 @@ def _row_part(spans: Sequence[Span], start: int, end: int) -> Row:
     return tuple(part)
 
 
-def counted(count: int, unit: str) -> str:
-    """Return a number with its unit, in the plural unless it is 1."""
-    return f"{count:,} {unit}{'s' * (count != 1)}"
-
-
 def single_line(text: str) -> str:
     """Return a text that is safe to print and has no line breaks."""
     return printable(text).replace("\n", "␊").expandtabs(TAB_COLUMNS)
