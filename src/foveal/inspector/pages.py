@@ -467,6 +467,7 @@ def _memory_section(memory: OwnedMemory, frame: PageFrame, query: str) -> Html:
     counting = [entry for entry in found if entry.counts]
     gone = [entry for entry in found if entry.forgotten or entry.replaced_by]
     kept = _entry_list(memory, counting, frame, _FORGET)
+    entries = counted(len(counting), "entry", "entries")
     parts = [
         element("h2", {"id": memory.key}, one_line(memory.owner, width=MAX_ENTRY_PAGE_CHARS)),
         element(

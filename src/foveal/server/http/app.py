@@ -66,7 +66,7 @@ class Health:
         service: Service,
         shutdown: ShutdownState,
         gateways: Callable[[], Iterable[GatewayHealth]],
-        upstreams: proxy.Upstreams,
+        upstreams: Upstreams,
     ) -> None:
         self._service = service
         self._upstreams = upstreams
@@ -204,7 +204,7 @@ def _server_routes(
     shutdown: ShutdownState,
     metrics: PrometheusMetrics,
     gateways: Callable[[], Sequence[GatewayHealth]],
-    upstreams: proxy.Upstreams,
+    upstreams: Upstreams,
 ) -> list[Route]:
     document = encode_json(api.openapi())
     is_first_scrape = True
