@@ -343,7 +343,8 @@ class Recall:
         )
 
     def _description(self, event: Event, text: str, found: Excerpt) -> str:
-        size = f"{count_lines(text):,} lines, {len(text):,} characters"
+        lines, chars = count_lines(text), len(text)
+        size = f"{lines:,} line{'s' * (lines != 1)}, {chars:,} character{'s' * (chars != 1)}"
         return f"{event_title(event)}; {size}; {found.shows}"
 
     def _read_range(self, events: Sequence[Event], last: int, lines: LineSelection) -> str:

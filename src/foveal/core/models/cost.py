@@ -241,7 +241,7 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     def _ideal(self, used: Used, model: Model) -> float | None:
         """Return the price of the same call without reductions, if the cache holds the whole previous one.
-        That holds too if the provider reports no cached tokens: against no cache, a saving is several times as large."""
+        It does so too if the provider reports no cached tokens: a saving against no cache is far larger."""
         if not used.units:
             return _prompt_cost(used, model)
         whole = max(used.unreduced, used.units)
