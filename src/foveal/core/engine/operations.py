@@ -293,7 +293,7 @@ def _supersede_facts(engine: Engine, log: Sequence[Event], given: OperationArgum
     `ContextOverflow` when there is no room for the line that says so."""
     target, by = given.event, given.by
     if target is None or by is None:
-        raise unknown_handle(None, count=len(log))
+        raise unknown_handle(None, count=engine.next_seq)
     if by.seq <= target.seq:
         raise BadSetting("by", by.handle, f"a message of the user after {target.handle}")
     effective = {event.seq for event in effective_events(log)}
@@ -325,7 +325,7 @@ def _drop_facts(engine: Engine, log: Sequence[Event], given: OperationArguments)
     """Return the fact that hides the step of an event, or a summary with all that it stands for, until it is taken
     back. Raises `UnknownHandle` for what is not shown, and `NotDropped` for what every request contains."""
     if given.event is None:
-        raise unknown_handle(None, count=len(log))
+        raise unknown_handle(None, count=engine.next_seq)
     view, name, seq = engine.view, given.event.handle, given.event.seq
     found = view.find(seq)
     if found is None:
@@ -388,7 +388,7 @@ def _expand_facts(engine: Engine, log: Sequence[Event], given: OperationArgument
     """Return the facts, at least one, that show a reduction's range or the step of an event in full until the
     user's next message. Raises `ContextOverflow` when there is no room for it."""
     if given.event is None:
-        raise unknown_handle(None, count=len(log))
+        raise unknown_handle(None, count=engine.next_seq)
     facts = _expansion(log, given.event.seq)
     _room_for(engine, log, facts, given.event.seq)
     return [*facts]
@@ -404,7 +404,7 @@ def _expansion(log: Sequence[Event], seq: int) -> list[Expanded]:
 def _mark_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
     """Return the fact that gives a message a priority. Raises `UnknownHandle` for what is no message."""
     if given.event is None:
-        raise unknown_handle(None, count=len(log))
+        raise unknown_handle(None, count=engine.next_seq)
     fact, name = priority_fact(given.event.seq, given.priority), given.event.handle
     if not isinstance(given.event.fact, UserSaid | ModelSaid | ToolReturned):
         raise UnknownHandle(f"{name} is no message, so it has no priority; name what was said or returned")
