@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from foveal.core.reduction.truncation import clip as clip
     from foveal.errors import (
         BadSetting,
+        BudgetExceeded,
         Conflict,
         ContextOverflow,
         FovealError,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
         UnknownSession,
         UnreadableEvent,
     )
-    from foveal.errors import BudgetExceeded as BudgetExceeded
     from foveal.errors import StoreUnusable as StoreUnusable
     from foveal.memory.memory import Memory
     from foveal.recall import Recall
@@ -104,6 +104,7 @@ old_paths.install()
 __all__ = [
     "PRESETS",
     "BadSetting",
+    "BudgetExceeded",
     "Conflict",
     "Context",
     "ContextOverflow",

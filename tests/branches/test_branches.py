@@ -347,3 +347,27 @@ def test_a_fold_is_legal_and_undo_restores_what_was_shown(
         return
     if len(ctx.log) == int(fold[1:]) + 2:  # nothing was reduced meanwhile
         assert render_view(ctx._engine.view, ctx._wire)[0] == before
+
+
+def test_a_fork_is_joined_once() -> None:
+    ctx = foveal.Context("gpt-4.1")
+    ctx.append({"role": "user", "content": "Why is CI red?"})
+    child = ctx.fork("Read the log.")
+    child.append({"role": "assistant", "content": "The disk was full."})
+    ctx.join(child)
+    before = ctx.log
+    with pytest.raises(foveal.BadSetting, match="this one was, as e"):
+        ctx.join(child)
+    assert ctx.log == before
+
+
+@pytest.mark.parametrize("name", ["expand", "drop"])
+def test_none_is_no_handle(name: str) -> None:
+    ctx = foveal.Context("gpt-4.1")
+    ctx.append({"role": "user", "content": "Why is CI red?"})
+    with pytest.raises(foveal.UnknownHandle, match="the log has e0 to e"):
+        getattr(ctx, name)(None)
+
+
+def test_all_exported_names_include_the_error_of_a_budget() -> None:
+    assert "BudgetExceeded" in foveal.__all__

@@ -52,8 +52,8 @@ from foveal.replay import (
     common_prefix_chars,
     contains_word,
     count_tokens,
-    has_reductions,
     html_page,
+    is_session_log,
     make_request,
     recorded_conversation,
     to_facts,
@@ -61,6 +61,7 @@ from foveal.replay import (
 from foveal.replay.cache_cost import DEFAULT_PRICES
 from foveal.replay.upper_bound import ORACLE
 from foveal.replay.why import why
+from foveal.sessions import Session
 from foveal.stores import open_store
 from foveal.transcripts import Transcript, UnreadableTranscript, read, write_events
 from support.paths import RECORDED, TRANSCRIPTS
@@ -790,6 +791,9 @@ def test_a_page_without_needs_or_losses_can_be_drawn() -> None:
 SETTING: Final = ReplaySetting(window=6_000, reserve=500, tokenizer="estimate")
 
 
+REPLAYED: Final = "not what was sent, and handles are those of the replay"
+
+
 def ask_why(number: int, text: str) -> tuple[bool, str]:
     found = why(transcript(workshop()), call=number, text=text, policy=BARE, setting=SETTING)
     return found.shown, answer_text(found)
@@ -799,6 +803,7 @@ def test_why_reports_where_a_text_is_shown() -> None:
     shown, answer = ask_why(3, "part_1_3")
     assert shown
     assert answer.splitlines() == [
+        f"replayed with policy bare, model gpt-5, window 6,000: {REPLAYED}",
         "yes: the text is in the request of call 3 of 25",
         "  e6 tool_returned, from call 3 on: now full",
     ]
@@ -813,8 +818,8 @@ def test_why_reports_since_when_and_by_which_rule_a_text_is_hidden() -> None:
 
 
 def test_why_reports_text_that_occurs_later_or_never() -> None:
-    assert ask_why(2, "part_9_3")[1] == (
-        "no: the text does not occur before call 2; it first occurs with call 10"
+    assert ask_why(2, "part_9_3")[1].endswith(
+        "\nno: the text does not occur before call 2; it first occurs with call 10"
     )
     assert "nowhere" in ask_why(2, "a hovercraft")[1]
 
@@ -831,7 +836,7 @@ def test_why_examines_a_foveal_log_as_recorded() -> None:
         ModelSaid(content="Gone."),
     ]
     recording = Transcript(id="own", source="foveal", facts=tuple((fact, None) for fact in facts))
-    assert has_reductions(recording)
+    assert is_session_log(recording)
     shown = why(recording, call=2, text="a hammer", policy=None, setting=SETTING)
     gone = why(recording, call=3, text="a hammer", policy=None, setting=SETTING)
     assert (shown.shown, gone.shown, gone.since) == (True, False, 3)
@@ -870,6 +875,18 @@ def test_why_numbers_calls_as_the_inspector_numbers_requests() -> None:
     assert why(recording, call=2, text="nail", policy=None, setting=SETTING).later == 5
     taken_back = why(recording, call=6, text="Once more", policy=None, setting=SETTING)
     assert (taken_back.shown, taken_back.since, taken_back.places[0].call) == (False, 3, 2)
+
+
+def test_why_names_the_handles_of_a_log_whose_beginning_is_missing() -> None:
+    facts = (
+        UserSaid(content="A hammer."),
+        ModelSaid(content="Where?"),
+        Dropped(ranges=((7, 8),), reason="budget", rule="mine"),
+        ModelSaid(content="Gone."),
+    )
+    recording = Transcript(id="own", source="foveal", facts=tuple((fact, None) for fact in facts), first=7)
+    (place,) = why(recording, call=None, text="hammer", policy=None, setting=SETTING).places
+    assert (place.handle, place.by) == ("e7", "e9 dropped (budget)")
 
 
 def test_why_refuses_a_call_that_does_not_exist() -> None:
@@ -972,9 +989,61 @@ def test_why_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     path, bare = str(write_json(workshop())), _folder[0] / "bare.toml"
     bare.write_text('preset = "rolling"\nskeleton_share = 0.0\nkeep_first = 0\n')
     assert main(["why", path, "--call", "24", "--text", "part_0_3 ", "--policy", str(bare), *LIMITS]) == 1
-    assert capsys.readouterr().out.startswith("no: the text is not in the request of call 24, since call ")
+    first, answer = capsys.readouterr().out.splitlines()[:2]
+    assert first.startswith("replayed with policy bare, model gpt-5, window 6,000: ")
+    assert answer.startswith("no: the text is not in the request of call 24, since call ")
     assert main(["why", path, "--call", "2", "--text", "part_0_3 ", "--json", *LIMITS]) == 0
     assert json.loads(capsys.readouterr().out)["shown"] is True
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """Return a store with a session that was sent whole, in a large window of a model that no table has."""
+
+    async def record() -> None:
+        async with open_store(tmp_path / "own.db") as store:
+            session = await Session.open(store, "mine", model="my-model", window=400_000)
+            await session.append(UserSaid(content="Find every part that is missing."))
+            for number in range(12):
+                await session.take(call(number), result(number, shelf(number)))
+                request = await session.fit()
+                await session.observe({"prompt_tokens": request.tokens, "completion_tokens": 10})
+            await session.append(ModelSaid(content="Nothing is missing."))
+            assert not (await session.report()).reduced
+
+    asyncio.run(record())
+    return tmp_path / "own.db"
+
+
+def test_why_examines_a_session_without_reductions_as_recorded(
+    stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["why", "mine", "part_9_3 ", "--store", str(stored)]) == 0
+    yes, place = capsys.readouterr().out.splitlines()
+    assert yes.startswith("yes: the text is in the request of call ")
+    name = place.split()[0]
+    assert main(["log", "mine", "--store", str(stored)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "part_9_0" in line]
+    assert line.split()[0] == name
+    assert main(["why", "mine", "part_9_3 ", "--store", str(stored), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["replay"] == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "about", "shown"),
+    [
+        (("--policy", "rolling"), "policy rolling, model my-model, window 400,000", True),
+        (("--window", "3000"), "policy economy, model my-model, window 3,000", False),
+        (("--model", "gpt-4.1"), "policy economy, model gpt-4.1, window 1,047,576", True),
+    ],
+)
+def test_why_replays_a_session_only_if_asked_and_says_so_first(
+    options: tuple[str, ...], about: str, shown: bool, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["why", "mine", "part_1_3 ", "--store", str(stored), *options]) == int(not shown)
+    answer = capsys.readouterr().out.splitlines()
+    assert answer[0] == f"replayed with {about}: {REPLAYED}"
+    assert answer[1].startswith("yes: " if shown else "no: ")
 
 
 @pytest.mark.parametrize(

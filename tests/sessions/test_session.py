@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import foveal
 from foveal.core.engine import Engine
 from foveal.core.log import (
     AnyFact,
@@ -769,3 +770,19 @@ async def test_a_checkpoint_keeps_the_json_names_of_the_first_version() -> None:
     again = await Session.open(store, "demo", **SMALL)
     assert (await again._writer.load()).provider_limits == (await full_engine(session)).provider_limits
     assert (await again._writer.load()).compaction_health == (await full_engine(session)).compaction_health
+
+
+def test_a_deleted_session_makes_no_request_and_a_number_is_no_content() -> None:
+    async def check() -> None:
+        async with foveal.stores.MemoryStore() as store:
+            session = await foveal.Session.open(store, "demo", model="gpt-4.1")
+            with pytest.raises(foveal.BadSetting, match="content = 5 is not allowed"):
+                await session.append(foveal.UserSaid(content=5))  # type: ignore[arg-type]
+            await session.append(foveal.UserSaid(content="Hello."))
+            with pytest.raises(foveal.UnknownHandle, match="the log has e0 to e1"):
+                await session.drop(None)  # type: ignore[arg-type]
+            await session.delete()
+            with pytest.raises(foveal.UnknownSession):
+                await session.fit()
+
+    asyncio.run(check())

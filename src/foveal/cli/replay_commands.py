@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from foveal.transcripts import Transcript, UnreadableTranscript
 
 COMMANDS = ("replay", "tune", "why")
+DEFAULT_MODEL = "gpt-5"
+DEFAULT_PACE_S = 15.0
 PROGRESS_BAR_CELLS = 30
 _POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -69,7 +71,8 @@ def add_commands(commands: Any) -> None:
     tune.add_argument("--progress", action=argparse.BooleanOptionalAction, default=None, help=about)
 
     about = "say whether a text was in a request, and if not, since when and by which rule (exit code 1)"
-    why = commands.add_parser("why", help=about, description=about, parents=[_setting()])
+    options = _setting(model="that of the log, else gpt-5")
+    why = commands.add_parser("why", help=about, description=about, parents=[options])
     about = "a session id, or the beginning of it; or a file: a recording, or a store of sessions"
     why.add_argument("recording", metavar="SESSION|FILE", help=about)
     about = "the file in which a session is looked up (FOVEAL_STORE)"
@@ -80,19 +83,23 @@ def add_commands(commands: Any) -> None:
         "words", nargs="*", metavar="TEXT", help="the exact text, directly after SESSION or FILE"
     )
     why.add_argument("--text", help="the exact text, in place of TEXT")
-    why.set_defaults(usage_error=why.error, error_code=2)
+    why.set_defaults(usage_error=why.error, error_code=2, model=None, pace=None)
     about = "the conversation, if the file has several: its id, or the beginning of it"
     why.add_argument("--conversation", metavar="ID", help=about)
-    about = "a preset or a TOML file (default: the reductions in the log, else economy)"
+    about = (
+        "a preset or a TOML file. Without this option and others that change a request (--window, --model, …), a "
+        "session is examined as recorded; with one, it is replayed"
+    )
     why.add_argument("--policy", metavar="NAME", help=about)
-    about = "context window to replay in; default: the model's"
+    about = "context window to replay in; default: that of the log, else the model's"
     why.add_argument("--window", type=int, metavar="TOKENS", help=about)
     why.add_argument("--json", action="store_true", help="the answer as JSON")
 
 
-def _setting() -> ArgumentParser:
+def _setting(*, model: str = DEFAULT_MODEL) -> ArgumentParser:
     part = ArgumentParser(add_help=False)
-    part.add_argument("--model", default="gpt-5", help="model whose window and prices apply (default: gpt-5)")
+    about = f"model whose window and prices apply (default: {model})"
+    part.add_argument("--model", default=DEFAULT_MODEL, help=about)
     about = (
         "tokens kept free for the answer; default: what the model may write, at most an eighth of the window"
     )
@@ -102,7 +109,7 @@ def _setting() -> ArgumentParser:
     about = "lifetime of a cached prefix; default: that of the model's provider"
     part.add_argument("--ttl", type=int, metavar="SECONDS", help=about)
     about = "time between calls, where the recording has no times (default: 15)"
-    part.add_argument("--pace", type=float, default=15.0, metavar="SECONDS", help=about)
+    part.add_argument("--pace", type=float, default=DEFAULT_PACE_S, metavar="SECONDS", help=about)
     about = "function that writes the summaries; default: none, so that they are written without a model"
     part.add_argument("--summariser", default="", metavar="MODULE:FUNCTION", help=about)
     part.add_argument("--format", default="auto", help="format of the recordings; default: detected")
@@ -272,9 +279,7 @@ async def why(args: Namespace) -> int:
         args.usage_error("give the text once, after SESSION or FILE or with --text")
     text = " ".join(args.words) or args.text
     recording = await _named_recording(args)
-    recorded = args.policy is None and lab_why.has_reductions(recording)
-    policy = None if recorded else _chosen_policy(args.policy or "economy")
-    _say_unknown_window(args)
+    policy = _what_if_policy(args, recording)
     setting = lab.ReplaySetting(**_settings(args))
     found = lab_why.why(recording, call=args.call, text=text, policy=policy, setting=setting)
     if args.json:
@@ -282,6 +287,26 @@ async def why(args: Namespace) -> int:
     else:
         print(visible(lab_why.answer_text(found)))
     return 0 if found.shown else 1
+
+
+def _what_if_policy(args: Namespace, recording: Transcript) -> Policy | None:
+    """Return the policy to replay under, and complete the settings by those of the log; None if no option asks for
+    another request than that of the log, which is then examined as recorded."""
+    from foveal.replay import why as lab_why
+
+    is_log = lab_why.is_session_log(recording)
+    is_asked = args.policy is not None or any(value not in (None, "") for value in _settings(args).values())
+    own = lab_why.recorded_settings(recording) if is_log and is_asked else None
+    if own is not None and args.model is None:
+        args.model = own.model.name
+        args.window = own.model.window if args.window is None else args.window
+        args.reserve = own.caps.reserve if args.reserve is None else args.reserve
+    args.model = args.model or DEFAULT_MODEL
+    args.pace = DEFAULT_PACE_S if args.pace is None else args.pace
+    if is_log and not is_asked:
+        return None
+    _say_unknown_window(args)
+    return own.policy if own is not None and args.policy is None else _chosen_policy(args.policy or "economy")
 
 
 # ── Arguments ──────────────────────────────────────────────────────────────────────────────────────────

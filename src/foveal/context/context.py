@@ -309,6 +309,7 @@ class Context:
         self._has_warned_of_summariser = False
         self._recall: Recall | None = None
         self._forked_at: int | None = None
+        self._joined_at: int | None = None
         """For a fork: the event with which it began."""
         self._left_behind: frozenset[int] | None = None
         """What recall must not find; None until it is needed."""
@@ -1601,7 +1602,7 @@ class Context:
             The handle of the fold, for `undo` and `expand`; "" if there is no result and nothing to fold.
 
         Raises:
-            BadSetting: `fork` is no fork of this context, or `result` is not a text.
+            BadSetting: `fork` is no fork of this context, or is joined already, or `result` is not a text.
             UnknownHandle: A handle of `keep` names no message of the fork.
 
         Examples:
@@ -1616,9 +1617,13 @@ class Context:
         if not isinstance(fork, Context) or fork is self:
             raise BadSetting("fork", fork, "a context that `fork` of this one has returned")
         with self._lock:
+            if any(event.seq == fork._joined_at for event in effective_events(self._engine.log)):
+                done = f"a fork that is not joined yet; this one was, as {handle(fork._joined_at or 0)}: fork again"
+                raise BadSetting("fork", fork, done)
             task, events, ended = fork._to_join(self._engine.log, result, keep)
             self._record_given(messages)
             first = self._record(branched(task, is_joined=True))
+            fork._joined_at = first.seq
             seqs = {event.seq: self._record(event.fact).seq for event in joined_messages(events)}
             kept = tuple(seqs[seq] for seq in ended.keep if seq in seqs)
             return self._fold_branch(replace(ended, branch=first.seq, keep=kept))

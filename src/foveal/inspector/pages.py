@@ -473,7 +473,7 @@ def _memory_section(memory: OwnedMemory, frame: PageFrame, query: str) -> Html:
         element(
             "p",
             {"class": "muted"},
-            f"{one_line(memory.place)} · {counted(len(counting), 'entry', 'entries')}",
+            f"{one_line(memory.place)} · {entries}",
         ),
         *([element("p", {"class": "muted"}, memory.refusal)] if memory.refusal else []),
         *([element("h3", {}, "Proposed"), _entry_list(memory, waiting, frame, _ANSWER)] if waiting else []),

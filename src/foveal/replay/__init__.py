@@ -60,7 +60,7 @@ from foveal.replay.surprise import CallSurprise, GoneQuote
 from foveal.replay.table import as_json, table
 from foveal.replay.tune import HalfFigures, Tuning, tune, tuning_text
 from foveal.replay.upper_bound import ORACLE, ORACLE_ARGUMENTS
-from foveal.replay.why import answer_text, has_reductions
+from foveal.replay.why import answer_text, is_session_log
 
 __all__ = [
     "ORACLE",
@@ -100,8 +100,8 @@ __all__ = [
     "count_tokens",
     "find_needs",
     "half_of",
-    "has_reductions",
     "html_page",
+    "is_session_log",
     "leave_one_source_out",
     "load",
     "make_request",

@@ -1,7 +1,9 @@
 """Whether a text was in the request of a call and, if not, why.
 
-The recording is replayed under a policy up to that call. Without a policy, a Foveal log is examined with its own
-recorded reductions; its calls are then the requests that were sent, with the numbers that the inspector gives them.
+1. Without a policy, a log is examined as recorded, with its own reductions or with none. Its calls are the requests
+   that were sent, with the numbers that the inspector gives them, and its handles are those of the session.
+2. With a policy, the recording is replayed up to that call. The answer says so first: its requests were never sent,
+   and its handles are those of the replay.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ import msgspec
 
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus, event_status
-from foveal.core.engine.settings import resolve_settings
+from foveal.core.engine.settings import EngineSettings, resolve_settings, saved_settings
 from foveal.core.log.events import (
-    REDUCTIONS,
     Event,
     Instructed,
     ModelSaid,
     Opened,
     ToolReturned,
     UserSaid,
+    handle,
     kind,
 )
 from foveal.core.log.logged_requests import logged_requests
@@ -67,6 +69,8 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The messages before the call that contain it, oldest first."""
     later: int | None = None
     """For a text that occurs only later: the call whose answer, or what followed it, contains it."""
+    replay: str = ""
+    """The policy, model and window of the replay; "" for a log that was examined as recorded."""
 
 
 def why(
@@ -102,6 +106,7 @@ def why(
         fitted=texts is not None,
         places=places,
         later=None if places else _later_call(source, text),
+        replay=source.about,
     )
 
 
@@ -112,8 +117,11 @@ class _ReplayedRequests:
         self.events: Sequence[Event] = effective_events(list(recording.events()))
         self.sent_at = [event.seq - 1 for event in self.events if isinstance(event.fact, ModelSaid)]
         """The newest event before each call."""
+        self.first = 0
         self._case = ReplayCase(recorded_conversation(recording), (), setting)
         self._player = PolicyPlayer(self._case, policy, label=policy.name)
+        model = self._case.model
+        self.about = f"policy {policy.name}, model {model.name}, window {model.window:,}"
 
     @property
     def log(self) -> Sequence[Event]:
@@ -140,6 +148,9 @@ class _RecordedRequests:
         """The newest event that each request could show."""
         self.log: list[Event] = []
         """The log at the last request."""
+        self.first = recording.first
+        """The seq in the session of the first event of a log whose beginning is missing; here it is 0."""
+        self.about = ""
         self._setting = setting
 
     def requests(self, count: int) -> Iterator[Sequence[str]]:
@@ -171,8 +182,8 @@ def _visible_texts(view: View) -> list[str]:
     return asides + [fact_text(fact) for step in view.steps for fact in step.facts()]
 
 
-def has_reductions(recording: Transcript) -> bool:
-    """Return whether a recording is a Foveal log that contains reductions.
+def is_session_log(recording: Transcript) -> bool:
+    """Return whether a recording is a log of Foveal, which says itself what its requests contained.
 
     Args:
         recording: The recording.
@@ -184,12 +195,16 @@ def has_reductions(recording: Transcript) -> bool:
 
         facts = ((UserSaid(content="Find the part."), None), (ModelSaid(content="In drawer 7."), None))
         recording = Transcript(id="demo", source="mine", facts=facts)
-        assert not replay.has_reductions(recording)
+        assert not replay.is_session_log(recording)
         ```
     """
-    return recording.source in ("foveal", "store") and any(
-        isinstance(fact, REDUCTIONS) for fact, _ in recording.facts
-    )
+    return recording.source in ("foveal", "store")
+
+
+def recorded_settings(recording: Transcript) -> EngineSettings | None:
+    """Return the settings that a log was last opened with, as far as it records them; None if it records none."""
+    opened = [fact for fact, _ in recording.facts if isinstance(fact, Opened)]
+    return resolve_settings(opened[-1].model, **saved_settings(opened[-1])) if opened else None
 
 
 def _occurrences(
@@ -203,12 +218,12 @@ def _occurrences(
         status = source.status(event)
         by = reductions.get(status.by)
         yield TextOccurrence(
-            handle=event.handle,
+            handle=handle(event.seq + source.first),
             kind=kind(event.fact),
             call=bisect_left(ends, event.seq) + 1,
             level=status.level,
             rule=status.rule,
-            by="" if by is None else f"{by.handle} {describe_reduction(by)}",
+            by="" if by is None else f"{handle(by.seq + source.first)} {describe_reduction(by)}",
         )
 
 
@@ -236,7 +251,11 @@ def answer_text(given: WhyAnswer) -> str:
         print(answer_text(WhyAnswer(call=3, calls=8, shown=True)))
         ```
     """
-    return "\n".join([_verdict(given), *map(_occurrence_line, given.places[-5:])])
+    lines = [_verdict(given), *map(_occurrence_line, given.places[-5:])]
+    if given.replay:
+        about = f"replayed with {given.replay}: not what was sent, and handles are those of the replay"
+        lines.insert(0, about)
+    return "\n".join(lines)
 
 
 def _verdict(given: WhyAnswer) -> str:

@@ -240,6 +240,13 @@ class EventWriter:
         work = partial(hidden_event_status, event, log, is_orphan=is_orphan)
         return await offload(work, events=len(log.events) // LIGHT_PER_FOLDED)
 
+    async def load_kept(self) -> Engine:
+        """Return the engine as `load` does; raises `UnknownSession` if the session was erased."""
+        engine = await self.load()
+        if self._erased:
+            raise UnknownSession(self.id)
+        return engine
+
     async def _read_engine(self) -> Engine:
         try:
             checkpoint = await self.store.checkpoint(self.id)
@@ -295,9 +302,7 @@ class EventWriter:
         faster. `end` returns a last fact, stored together with them, from the view and the events of `facts`; none
         of these may be one that changes which earlier events count."""
         facts = await _each(self.redact, facts)
-        await self.load()
-        if self._erased:
-            raise UnknownSession(self.id)
+        await self.load_kept()
         if any(map(always_refolds, facts)):
             return await self._commit_refolding(facts)
         for _ in range(MAX_CONFLICTS):

@@ -483,6 +483,7 @@ class Session:
         Raises:
             ContextOverflow: The request cannot be made to fit; the error has the numbers.
             BudgetExceeded: The request would exceed a spending limit (`limit`), or its price is not known.
+            UnknownSession: The session was deleted.
             StoreError: The store cannot be read or written.
 
         Examples:
@@ -500,7 +501,7 @@ class Session:
         while True:
             async with self._lock:
                 await self._show_memories()
-                if facts := (await self._writer.load()).budget_facts(at=self._clock()):
+                if facts := (await self._writer.load_kept()).budget_facts(at=self._clock()):
                     await self._commit(facts)
                 fitted = await self._fitter.fit(may_start_summary=not waited, may_exceed=may_exceed)
             if fitted is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +53,7 @@ ANTHROPIC = {
 }
 
 SOURCE = Path(foveal.__file__).parent
-SAVED = "; saved about $0.96 against sending everything"
+SAVED = "; saved about $0.96 against sending everything with an ideal cache"
 
 
 @pytest.mark.parametrize("report", [CHAT, RESPONSES])
@@ -280,6 +282,48 @@ def test_cost_by_token_kind_and_savings_against_sending_everything() -> None:
         {"prompt_tokens": 1_000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 400}}
     )
     assert ctx.report().spent == pytest.approx((600 * 10 + 400 * 1 + 10 * 30) / 1e6)
+
+
+def sent_in_small_window(cached: Callable[[list[Any], list[Any], int], dict[str, Any]]) -> tuple[Any, float]:
+    """Send a conversation that does not fit, with the usage that `cached` returns for the last two requests; return
+    the report, and the price of sending everything with an ideal cache."""
+    prices = {"input_price": 2.0, "cached_price": 0.5, "output_price": 8.0}
+    ctx = foveal.Context(foveal.model("m", window=8_000, **prices), tokenizer=ESTIMATE, clock=lambda: 0.0)
+    whole = foveal.Context(foveal.model("m", window=10**7), policy="off", tokenizer=ESTIMATE)
+    before, size, ideal = [], 0, 0.0
+    for steps in range(2, 32):
+        history = session(steps)
+        request, last = ctx.fit(history), size
+        used = ctx.report().used
+        ctx.observe({"prompt_tokens": used, "completion_tokens": 0, **cached(before, request, used)})
+        whole.fit(history)
+        before, size = request, whole.report().used
+        ideal += (0.5 * last + 2.0 * (size - last)) / 1e6
+    return ctx.report(), ideal
+
+
+def true_prefix(before: list[Any], request: list[Any], tokens: int) -> dict[str, Any]:
+    same = sum(
+        len(str(message))
+        for message, _ in takewhile(lambda pair: pair[0] == pair[1], zip(request, before, strict=False))
+    )
+    whole = sum(len(str(message)) for message in request)
+    return {"prompt_tokens_details": {"cached_tokens": tokens * same // whole}}
+
+
+@pytest.mark.parametrize("cached", [true_prefix, lambda *_: {}], ids=["cached", "without-cache"])
+def test_savings_are_against_an_ideal_cache_whatever_the_provider_reports(cached: Any) -> None:
+    report, ideal = sent_in_small_window(cached)
+    assert report.reduced
+    assert report.saved == pytest.approx(ideal - report.spent, rel=0.02, abs=0.0005)
+    assert (report.saved > 0) == (cached is true_prefix)
+
+
+def test_what_a_summary_costs_is_not_saved() -> None:
+    cut = Used(input=1_000, units=1_000, unreduced=2_000)
+    totals = UsageTotals().after(Event(0, cut), foveal.model("gpt-4.1"))
+    assert totals.saved is not None
+    assert totals.with_summary(0.25, asked=1).saved == pytest.approx(totals.saved - 0.25)
 
 
 def test_cost_is_unknown_when_prices_are_unknown() -> None:

@@ -48,6 +48,6 @@ test("a saving below zero is what reductions have cost so far", () => {
   assert.deepEqual([null, 0.5, -0.0013].map(format.savedText), [
     "",
     "saved about $0.50",
-    "about $0.0013 more than sending everything so far",
+    "about $0.0013 more than sending everything with an ideal cache so far",
   ]);
 });

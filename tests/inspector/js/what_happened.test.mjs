@@ -68,7 +68,7 @@ test("the known and the unknown cost add up to all requests", () => {
     [
       "$0.01 known, for 2 of 3 requests",
       "1 request at an unknown cost, without usage from the provider",
-      "About $0.0010 more than sending everything so far",
+      "About $0.0010 more than sending everything with an ideal cache so far",
       "0.0 % of 3,000 input tokens came from the cache",
     ],
   );

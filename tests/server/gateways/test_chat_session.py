@@ -568,13 +568,14 @@ def test_the_reply_names_the_writer_of_the_summary() -> None:
 
 
 @run
-async def test_a_saving_is_shown_only_if_there_is_one(tmp_path: Path) -> None:
+async def test_a_saving_or_a_loss_is_shown_only_if_there_is_one(tmp_path: Path) -> None:
     async with open_service(tmp_path, Scripted("Hello to you.")) as service:
         await send(open_chats(service), "Hello.")
         session = await service.tenant("telegram").session("telegram-42")
         report, usage = await session.report(), await session.usage()
-    shown = "; saved about $0.0008 against sending everything"
-    for saved, expected in ((None, ""), (-0.0008, ""), (0.0, ""), (0.0008, shown)):
+    shown = "; saved about $0.0008 against sending everything with an ideal cache"
+    lost = "; about $0.24 more than sending everything with an ideal cache"
+    for saved, expected in ((None, ""), (-0.0008, ""), (0.0, ""), (0.0008, shown), (-0.24, lost)):
         card = texts.tokens(replace(report, spent=0.03, unknown_calls=0, saved=saved), usage)
         assert card.endswith(f"Cost: $0.03{expected}")
 

@@ -168,6 +168,9 @@ def checked_facts(field: str, facts: object) -> Sequence[AnyFact]:
                 fact,
                 "facts of `foveal.events`, such as `UserSaid`; messages of a provider go to `take`",
             )
+        content = getattr(fact, "content", "")
+        if not isinstance(content, str | Sequence):
+            raise BadSetting("content", content, "a text, or parts of `foveal.events`")
     return found
 
 

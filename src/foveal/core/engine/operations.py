@@ -229,7 +229,7 @@ def seq_of(name: str | int, *, count: int) -> int:
     return seq
 
 
-def unknown_handle(name: str | int, *, count: int) -> UnknownHandle:
+def unknown_handle(name: str | int | None, *, count: int) -> UnknownHandle:
     """Return the error for a handle that no event of a log of `count` events has."""
     known = f"the log has e0 to e{count - 1}" if count else "the log has no events"
     return UnknownHandle(f"no event has the handle {shown_value(name)}; {known}")
@@ -292,8 +292,8 @@ def _supersede_facts(engine: Engine, log: Sequence[Event], given: OperationArgum
     message `by`. Raises `UnknownHandle` for other events, `BadSetting` for a message that is not later, and
     `ContextOverflow` when there is no room for the line that says so."""
     target, by = given.event, given.by
-    assert target is not None
-    assert by is not None
+    if target is None or by is None:
+        raise unknown_handle(None, count=engine.next_seq)
     if by.seq <= target.seq:
         raise BadSetting("by", by.handle, f"a message of the user after {target.handle}")
     effective = {event.seq for event in effective_events(log)}
@@ -324,7 +324,8 @@ def _supersede_refusal(event: Event, *, is_target: bool, is_effective: bool) -> 
 def _drop_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
     """Return the fact that hides the step of an event, or a summary with all that it stands for, until it is taken
     back. Raises `UnknownHandle` for what is not shown, and `NotDropped` for what every request contains."""
-    assert given.event is not None
+    if given.event is None:
+        raise unknown_handle(None, count=engine.next_seq)
     view, name, seq = engine.view, given.event.handle, given.event.seq
     found = view.find(seq)
     if found is None:
@@ -386,7 +387,8 @@ def _undo_facts(engine: Engine, log: Sequence[Event], given: OperationArguments)
 def _expand_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
     """Return the facts, at least one, that show a reduction's range or the step of an event in full until the
     user's next message. Raises `ContextOverflow` when there is no room for it."""
-    assert given.event is not None
+    if given.event is None:
+        raise unknown_handle(None, count=engine.next_seq)
     facts = _expansion(log, given.event.seq)
     _room_for(engine, log, facts, given.event.seq)
     return [*facts]
@@ -401,7 +403,8 @@ def _expansion(log: Sequence[Event], seq: int) -> list[Expanded]:
 
 def _mark_facts(engine: Engine, log: Sequence[Event], given: OperationArguments) -> list[AnyFact]:
     """Return the fact that gives a message a priority. Raises `UnknownHandle` for what is no message."""
-    assert given.event is not None
+    if given.event is None:
+        raise unknown_handle(None, count=engine.next_seq)
     fact, name = priority_fact(given.event.seq, given.priority), given.event.handle
     if not isinstance(given.event.fact, UserSaid | ModelSaid | ToolReturned):
         raise UnknownHandle(f"{name} is no message, so it has no priority; name what was said or returned")

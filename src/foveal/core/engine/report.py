@@ -270,8 +270,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that are not part of `spent`: no usage was reported, or the model has no price. Those for summaries
     count too."""
     saved: float | None
-    """Estimate of the dollars saved compared with sending everything each time with an ideal cache; None if it is
-    known of no call."""
+    """Estimate of the dollars saved compared with sending everything each time with an ideal cache, also if the
+    provider reports no cached tokens; below 0 if this conversation cost more. 0 as long as nothing was left out,
+    None if it is known of no call."""
     budgets: tuple[BudgetStatus, ...]
     """The spending limits and what is left of each, the one with the least left first."""
     question: str

@@ -17,6 +17,8 @@ from foveal.core.models.model import Model
 
 SMALLEST_SHOWN_DOLLARS: Final = 0.0001
 """A saving below this is not shown."""
+SMALLEST_SHOWN_LOSS_DOLLARS: Final = 0.01
+"""A smaller loss is not shown: a cut costs something at first, and pays off over later calls."""
 
 
 Period: TypeAlias = Literal["", "hour", "day", "month"]
@@ -84,9 +86,10 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Calls with reported usage whose price is unknown."""
     spent: float | None = 0.0
     """Dollars of the calls whose price is known; None if there were calls, and it is known of none."""
-    saved: float | None = 0.0
-    """Estimate of the dollars saved against sending the whole history each time with an ideal cache, for the calls
-    whose price is known; None if it is known of none."""
+    balance: float | None = msgspec.field(default=0.0, name="saved")
+    """`saved`, also of calls before anything was left out."""
+    shortened: int = 0
+    """Calls with reported usage that left something out."""
     summary_tokens: int = 0
     """Tokens that models read and wrote for summaries."""
     periods: tuple[PeriodUsage, ...] = ()
@@ -103,6 +106,13 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def cached_share(self) -> float | None:
         """The share of the last reported prompt that came from the cache."""
         return self.last.cache_read / self.last.prompt if self.last is not None and self.last.prompt else None
+
+    @property
+    def saved(self) -> float | None:
+        """Estimate of the dollars saved against sending the whole history each time with an ideal cache, summaries
+        included, for the calls whose price is known; None if it is known of none. It is 0 while every call had
+        everything, and below 0 where the calls cost more, because the provider's cache held less."""
+        return self.balance if self.shortened or self.balance is None else 0.0
 
     @property
     def unknown_calls(self) -> int:
@@ -128,7 +138,7 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             return told._with_usage(fact, model, at=event.at)
         if not is_new or self.reported:
             return told
-        return msgspec.structs.replace(told, spent=self.spent or None, saved=self.saved or None)
+        return msgspec.structs.replace(told, spent=self.spent or None, balance=self.balance or None)
 
     def with_summary(
         self, cost: float | None, *, asked: int, tokens: int = 0, at: float | None = None
@@ -147,6 +157,7 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return msgspec.structs.replace(
             self._in_periods(at, dollars=cost, tokens=tokens, unpriced=int(cost is None)),
             spent=spent,
+            balance=self.balance if cost is None else _sum_of_known(self.balance, -cost),
             unpriced=unpriced,
             summary_tokens=self.summary_tokens + tokens,
         )
@@ -217,7 +228,8 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             spent=spent,
             summary_tokens=self.summary_tokens,
             periods=counted.periods,
-            saved=_sum_of_known(self.saved, None if actual is None or ideal is None else ideal - actual),
+            balance=_sum_of_known(self.balance, None if actual is None or ideal is None else ideal - actual),
+            shortened=self.shortened + (used.unreduced > used.units > 0),
             last=used,
         )
 
@@ -228,15 +240,16 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return _sum_of_known(self.spent, cost), unpriced + (cost is None)
 
     def _ideal(self, used: Used, model: Model) -> float | None:
-        """Return the price of the same call without reductions. If the provider caches, the whole previous
-        call counts as cached."""
-        if used.unreduced <= used.units or not used.units:
+        """Return the price of the same call without reductions, if the cache holds the whole previous one.
+        It does so too if the provider reports no cached tokens: a saving against no cache is far larger."""
+        if not used.units:
             return _prompt_cost(used, model)
+        whole = max(used.unreduced, used.units)
+        kept = 0 if self.last is None else min(max(self.last.unreduced, self.last.units), whole)
         ratio = used.prompt / used.units
-        caching = used.cache_read + used.cache_write + self.cache_read + self.cache_write > 0
-        kept = min(self.last.unreduced, used.unreduced) if caching and self.last is not None else 0
-        new = round((used.unreduced - kept) * ratio)
-        read = round(kept * ratio)
+        new, read = round((whole - kept) * ratio), round(kept * ratio)
+        if model.cached_price is None and model.input_price is not None:
+            model = msgspec.structs.replace(model, cached_price=model.input_price * model.read_ratio)
         if not used.cache_write:
             return model.cost(cache_read=read, input=new)
         hour = round(new * used.cache_write_1h / used.cache_write)
@@ -275,11 +288,11 @@ def cost_text(spent: float | None, unknown_calls: int, saved: float | None) -> s
         known = f"not known: {calls}" if unknown_calls else "not known: this model has no price"
     else:
         known = f"{dollars(spent)}, and {calls}" if unknown_calls else dollars(spent)
-    if (
-        saved is None or saved < SMALLEST_SHOWN_DOLLARS
-    ):  # at first, caching can cost a little more than it saves
-        return known
-    return f"{known}; saved about {dollars(saved)} against sending everything"
+    if saved is not None and saved >= SMALLEST_SHOWN_DOLLARS:
+        return f"{known}; saved about {dollars(saved)} against sending everything with an ideal cache"
+    if saved is not None and saved <= -SMALLEST_SHOWN_LOSS_DOLLARS:
+        return f"{known}; about {dollars(-saved)} more than sending everything with an ideal cache"
+    return known
 
 
 def dollars(amount: float) -> str:

@@ -62,7 +62,7 @@ export function formatDollars(amount) {
 export function savedText(saved) {
   if (saved === null || saved === undefined) return "";
   if (saved >= 0) return `saved about ${formatDollars(saved)}`;
-  return `about ${formatDollars(-saved)} more than sending everything so far`;
+  return `about ${formatDollars(-saved)} more than sending everything with an ideal cache so far`;
 }
 
 /**

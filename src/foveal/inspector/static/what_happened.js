@@ -98,7 +98,8 @@ export function costLines(timeline) {
     lines.push({ label: formatCount(unknown.length, "request"), href: requestHref(unknown[0]), text });
   }
   if (saved && timeline.reductions.length) {
-    lines.push({ label: capitalised(savedText(saved)), href: "#panel=reductions", text: saved < 0 ? "" : "compared with sending everything" });
+    const text = saved < 0 ? "" : "compared with sending everything with an ideal cache";
+    lines.push({ label: capitalised(savedText(saved)), href: "#panel=reductions", text });
   }
   const [read, all] = [sumOf(requests, (request) => request.read), inputTokens(requests)];
   if (all > 0) {

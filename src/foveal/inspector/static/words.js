@@ -43,7 +43,7 @@ export const WORDS = {
   saved: {
     name: "Saved",
     meaning:
-      "An estimate: what sending every message with each request would have cost with an ideal cache, minus what was spent. Early on, it can be negative.",
+      "An estimate: what sending every message with each request would have cost with an ideal cache, minus what was spent. It can be negative early on, or if the provider's cache held less.",
   },
   miss: {
     name: "Miss",
