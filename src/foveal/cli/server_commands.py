@@ -38,6 +38,7 @@ from foveal.core.wire.safe_print import one_line
 if TYPE_CHECKING:
     import msgspec
 
+    from foveal.config import Config
     from foveal.server.audit import AuditTrail
     from foveal.server.auth_tokens import AuthTokens
     from foveal.server.daily_usage import DailyUsage, UsageRow
@@ -51,7 +52,7 @@ TOKEN_ROLE_NAMES: Final = ("tenant", "admin", "metrics")
 FOLDER_ARGUMENT: Final[dict[str, Any]] = {
     "type": Path,
     "metavar": "PATH",
-    "help": "the server's folder; default: server.folder of the configuration",
+    "help": "the server's folder, in place of a database too; default: that of the configuration",
 }
 
 
@@ -101,6 +102,13 @@ def _subcommand(subcommands: Any, name: str, about: str) -> ArgumentParser:
     return parser
 
 
+def _config(folder: Path | None) -> Config:
+    """Return the configuration, in which a given folder also replaces a database."""
+    from foveal.config import load
+
+    return load(flags={"server.folder": None if folder is None else str(folder)}, project=False)
+
+
 def shell_command(words: str, folder: Path | None) -> str:
     """Return a command for the user to type, with `--folder` if a folder is given."""
     where = "" if folder is None else f" --folder {shlex.quote(str(folder))}"
@@ -109,12 +117,11 @@ def shell_command(words: str, folder: Path | None) -> str:
 
 async def token(args: Namespace) -> int:
     """Run the subcommand and return the exit code."""
-    from foveal.config import load
     from foveal.server.audit import AuditTrail
     from foveal.server.auth_tokens import AuthTokens
     from foveal.server.storage import open_service_database
 
-    async with open_service_database(load(project=False), os.environ, folder=args.folder) as database:
+    async with open_service_database(_config(args.folder), os.environ) as database:
         tokens, audit = AuthTokens(database), AuditTrail(database, clock=time.time)
         if args.act == "create":
             return await _create(tokens, audit, args)
@@ -240,14 +247,12 @@ class _Server(NamedTuple):
 
 async def admin(args: Namespace) -> int:
     """Run the subcommand and return the exit code."""
-    from foveal.config import load
     from foveal.server.audit import AuditTrail
     from foveal.server.auth_tokens import AuthTokens
     from foveal.server.daily_usage import DailyUsage
     from foveal.server.storage import open_service_storage
 
-    opened = open_service_storage(load(project=False), os.environ, folder=args.folder)
-    async with opened as (storage, database):
+    async with open_service_storage(_config(args.folder), os.environ) as (storage, database):
         usage, audit = DailyUsage(database, clock=time.time), AuditTrail(database, clock=time.time)
         return await _ACTS[args.act](_Server(storage, database, AuthTokens(database), usage, audit), args)
 
@@ -368,7 +373,7 @@ def _add_pair_command(commands: Any) -> None:
     about = "give a user access to the bot on Telegram or Discord"
     pair = commands.add_parser("pair", help=about, description=about)
     pair.add_argument("platform", type=_platform, metavar="|".join(PLATFORM_NAMES), help="the chat app")
-    pair.add_argument("--folder", type=Path, metavar="PATH", help="the server's folder (server.folder)")
+    pair.add_argument("--folder", **FOLDER_ARGUMENT)
     what = pair.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="list the paired users")
     what.add_argument("--forget", type=_user, metavar="ID", help="remove this paired user")
@@ -390,12 +395,11 @@ def _user(text: str) -> int:
 
 async def pair(args: Namespace) -> int:
     """Print a code, list the paired users or remove one, and return the exit code."""
-    from foveal.config import load
     from foveal.server.audit import AuditTrail
     from foveal.server.pairing import CODE_TTL_S, Pairing
     from foveal.server.storage import open_service_database
 
-    async with open_service_database(load(project=False), os.environ, folder=args.folder) as database:
+    async with open_service_database(_config(args.folder), os.environ) as database:
         pairing, audit = Pairing(database), AuditTrail(database, clock=time.time)
         if args.list:
             return await _print_users(pairing, args.platform)
