@@ -157,7 +157,16 @@ def _limits(value: Any) -> tuple[SpendingLimit, ...]:
 class Budgets:
     """Checks and counts what requests spend."""
 
-    def __init__(self, config: Config, database: Database, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        database: Database,
+        *,
+        clock: Callable[[], float],
+        on_soft_limit: Callable[[Spender, ScopedStatus], None] = lambda spender, reached: None,
+    ) -> None:
+        """`on_soft_limit` is called when what was spent has reached a soft limit."""
+        self._on_soft_limit = on_soft_limit
         self._rules = BudgetRules(config)
         self._database = database
         self._clock = clock
@@ -246,25 +255,28 @@ class Budgets:
         spent, spender, now = used or reservation.estimate, reservation.spender, self._clock()
         scopes, start = self._rules.of(spender), int(period_start(now, "hour"))
 
-        async def act(db: Transaction) -> list[str]:
+        async def act(db: Transaction) -> list[ScopedStatus]:
             await db.lock(f"budgets/{spender.tenant}")
             delete = "DELETE FROM spending_reservations WHERE tenant = ? AND id = ? RETURNING scope, key"
             # What is gone was settled before, or belongs to a session that was erased meanwhile; the key of a user
             # who was erased is another one.
             reserved: dict[str, str] = dict(await db.fetch(delete, spender.tenant, reservation.id))
-            notices: list[str] = []
+            reached: list[ScopedStatus] = []
             for scoped in scopes if any(spent) else ():
                 if scoped.scope not in reserved:
                     continue
                 values = spender.tenant, scoped.scope, reserved[scoped.scope], start, *_stored(spent)
                 await db.execute(_SPEND, *values)
-                for scope, status in await _statuses(db, spender, scoped, spent, now):
-                    before = status.spent - (spent.in_unit(status.unit) or 0.0)
-                    if status.soft and before < status.amount <= status.spent:
-                        notices.append(f"the soft limit of the {scope} is reached: {status}")
-            return notices
+                for one in await _statuses(db, spender, scoped, spent, now):
+                    before = one.status.spent - (spent.in_unit(one.status.unit) or 0.0)
+                    if one.status.soft and before < one.status.amount <= one.status.spent:
+                        reached.append(one)
+            return reached
 
-        return await self._database.write(act, tenant=spender.tenant, repeatable=True)
+        found = await self._database.write(act, tenant=spender.tenant, repeatable=True)
+        for one in found:
+            self._on_soft_limit(spender, one)
+        return [f"the soft limit of the {scope} is reached: {status}" for scope, status in found]
 
     def settle_soon(self, reservation: Reservation, used: SpentAmount | None) -> None:
         """Settle without waiting: until then, the reservation counts. While the database is away, try again."""

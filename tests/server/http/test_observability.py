@@ -220,7 +220,7 @@ def test_metrics_count_requests_turns_and_tokens(watched: Watched) -> None:
     assert found["foveal_turns_total", "answered"] == 1
     assert found["foveal_turns_total", "failed"] == 1
     assert found["foveal_errors_total", "rate"] == 1
-    assert found["foveal_exchanges_total", "openai_chat", "200"] == 1
+    assert found["foveal_exchanges_total", "openai_chat", "", "200"] == 1
     assert found["foveal_requests_total", "POST", "/v1/chat/completions", "200"] == 1
     assert found["foveal_requests_total", "GET", "unknown", "404"] == 1
     assert found["foveal_tokens_total", "input"] > 0
