@@ -8,6 +8,7 @@
     foveal admin tenants
     foveal admin tokens
     foveal admin usage [--by tenant,user,model,day] [--since 2026-01-01] [--tenant NAME]
+    foveal admin budgets [--tenant NAME]
     foveal admin health
     foveal admin audit [--since 7d] [--tenant NAME] [--user ID] [--action erase] [--format jsonl]
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from foveal.config import Config
     from foveal.server.audit import AuditTrail
     from foveal.server.auth_tokens import AuthTokens
+    from foveal.server.budgets import Budgets
     from foveal.server.daily_usage import DailyUsage, UsageRow
     from foveal.server.databases import Database
     from foveal.server.pairing import ChatPlatform, Pairing
@@ -201,6 +203,8 @@ def _add_admin_command(commands: Any) -> None:
         metavar="NAMES",
         help="what to sum by: tenant, user, model and day, separated by commas; default: tenant",
     )
+    budgets = _act(acts, "budgets", "list what is spent against each limit of [budgets]")
+    budgets.add_argument("--tenant", metavar="NAME", help="only this tenant")
     audit = _act(acts, "audit", "print who did what, oldest first, without text of messages")
     for parser in (usage, audit):
         parser.add_argument(
@@ -243,18 +247,23 @@ class _Server(NamedTuple):
     tokens: AuthTokens
     usage: DailyUsage
     audit: AuditTrail
+    budgets: Budgets
 
 
 async def admin(args: Namespace) -> int:
     """Run the subcommand and return the exit code."""
     from foveal.server.audit import AuditTrail
     from foveal.server.auth_tokens import AuthTokens
+    from foveal.server.budgets import Budgets
     from foveal.server.daily_usage import DailyUsage
     from foveal.server.storage import open_service_storage
 
-    async with open_service_storage(_config(args.folder), os.environ) as (storage, database):
+    config = _config(args.folder)
+    async with open_service_storage(config, os.environ) as (storage, database):
         usage, audit = DailyUsage(database, clock=time.time), AuditTrail(database, clock=time.time)
-        return await _ACTS[args.act](_Server(storage, database, AuthTokens(database), usage, audit), args)
+        budgets = Budgets(config, database, clock=time.time)
+        server = _Server(storage, database, AuthTokens(database), usage, audit, budgets)
+        return await _ACTS[args.act](server, args)
 
 
 async def _tenants(server: _Server, args: Namespace) -> int:
@@ -287,6 +296,22 @@ async def _usage(server: _Server, args: Namespace) -> int:
         return _print_lines(rows)
     cells = [(*(getattr(row, group) or "-" for group in groups), *_usage_cells(row)) for row in rows]
     _print_table((*groups, *_USAGE_HEADER), cells)
+    return 0
+
+
+async def _budgets(server: _Server, args: Namespace) -> int:
+    from foveal.core.models.spending import SpendingLimit, time_text
+
+    limits = await server.budgets.spent_limits(tenant=args.tenant)
+    if args.format == "jsonl":
+        return _print_lines(limits)
+    rows = []
+    for one in limits:
+        shown = SpendingLimit(amount=1.0, unit=one.unit).shown
+        amounts = (one.spent, one.reserved, max(0.0, one.left))
+        until = "" if one.until is None else time_text(one.until)
+        rows.append((one.tenant, one.scope, one.key, one.limit, *map(shown, amounts), until))
+    _print_table(("tenant", "scope", "of", "limit", "spent", "reserved", "left", "until"), rows)
     return 0
 
 
@@ -329,6 +354,7 @@ _ACTS: Final[dict[str, Callable[[_Server, Namespace], Awaitable[int]]]] = {
     "tenants": _tenants,
     "tokens": _tokens,
     "usage": _usage,
+    "budgets": _budgets,
     "health": _health,
     "audit": _audit,
 }

@@ -277,7 +277,7 @@ class TurnRunner:
 
     @asynccontextmanager
     async def _counts_unreported_calls(self) -> AsyncIterator[None]:
-        """Count the calls of this block that broke off or were answered without usage: no stored event has theirs."""
+        """Count the calls of this block that broke off or came without usage: no stored event has theirs."""
         before = await self._session.usage()
         try:
             yield

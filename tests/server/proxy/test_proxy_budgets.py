@@ -192,6 +192,9 @@ def test_a_refusal_of_the_server_is_told_from_one_of_the_provider(
         assert (reached["limit"], reached["spent"]) == ("soft 0.5 USD per month", 0.80004)
         with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
             metrics = http.get(f"{scene.proxy.url}/metrics").text
+            hard, soft = http.get(f"{scene.proxy.url}/api/admin/budgets").json()["limits"]
+    assert {one["limit"] for one in (hard, soft)} == set(limits)
+    assert (soft["scope"], soft["key"], soft["spent"]) == ("tenant", "default", 0.80004)
     for line in (
         'foveal_exchanges_total{dialect="openai_chat",error="",status="500"} 2.0',
         'foveal_exchanges_total{dialect="openai_chat",error="budget_exceeded",status="429"} 1.0',
