@@ -211,6 +211,17 @@ def test_lines_of_other_libraries_are_logged_without_message() -> None:
     assert len(second["model"]) == 200
 
 
+def test_a_line_of_a_library_has_the_type_of_the_error_that_it_handles() -> None:
+    with captured_log() as log:
+        try:
+            raise ConnectionError(CANARY)
+        except ConnectionError as problem:
+            logging.getLogger("some.library").warning(f"it failed: {problem}")
+    line = json.loads(log.getvalue())
+    assert (line["event"], line["error"]) == ("library", "ConnectionError")
+    assert CANARY not in log.getvalue()
+
+
 # ── Metrics ────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -152,11 +152,10 @@ class JsonFormatter(logging.Formatter):
             line |= {"event": "note", "logger": record.name, "note": _short(record.getMessage())}
         else:
             line |= {"event": "library", "logger": record.name, "line": f"{record.module}:{record.lineno}"}
-            if record.exc_info and record.exc_info[1] is not None:
-                line |= {
-                    "error": type(record.exc_info[1]).__name__,
-                    "places": stack_places(record.exc_info[1]),
-                }
+            # Many libraries put the error into the message only: then it is the one that is being handled now.
+            problem = (record.exc_info or sys.exc_info())[1]
+            if problem is not None:
+                line |= {"error": type(problem).__name__, "places": stack_places(problem)}
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
