@@ -13,8 +13,12 @@ import pytest
 
 from foveal.cli.__main__ import main
 from foveal.cli.server_commands import TOKEN_ROLE_NAMES
+from foveal.config import load
 from foveal.core.log import Event, Used
+from foveal.core.models.model import model
+from foveal.core.models.spending import SpentAmount
 from foveal.server.auth_tokens import TOKEN_ROLES
+from foveal.server.budgets import Budgets, Spender
 from foveal.server.daily_usage import DailyUsage
 from foveal.server.pairing import Pairing
 from support.serve_process import serving
@@ -98,6 +102,35 @@ def test_a_token_of_another_role_belongs_to_no_tenant(
         assert f"{wrong[0]} = '{wrong[1]}' is not allowed: not for a token with the role admin" in (
             capsys.readouterr().err
         )
+
+
+def test_spending_is_printed_as_a_table_and_as_lines(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOVEAL_BUDGETS_USER", "4 USD; soft 1M tokens")
+    assert run("admin", "budgets") == "tenant  scope  of  limit  spent  reserved  left  until\n"
+
+    async def use() -> None:
+        async with open_database(folder) as database:
+            budgets = Budgets(load(tmp_path), database, clock=time.time)
+            amount = SpentAmount(500_000, 1.0)
+            reserved = await budgets.reserve(Spender("alice", user="ada"), model("gpt-4.1"), amount)
+            assert reserved is not None
+            await budgets.settle(reserved, amount)
+
+    asyncio.run(use())
+    table = run("admin", "budgets", "--tenant", "alice")
+    assert [" ".join(line.split()) for line in table.splitlines()] == [
+        "tenant scope of limit spent reserved left until",
+        "alice user ada soft 1,000,000 tokens 500,000 tokens 0 tokens 500,000 tokens",
+        "alice user ada 4 USD $1.00 $0.00 $3.00",
+    ]
+    lines = map(json.loads, run("admin", "budgets", "--format", "jsonl").splitlines())
+    assert [(line["limit"], line["spent"], line["until"]) for line in lines] == [
+        ("soft 1,000,000 tokens", 500_000, None),
+        ("4 USD", 1.0, None),
+    ]
+    assert run("admin", "budgets", "--tenant", "bob").count("\n") == 1
 
 
 def test_usage_is_printed_as_a_table_and_as_lines(run: Run, folder: Path) -> None:

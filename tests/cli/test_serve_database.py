@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from foveal.cli.__main__ import main
 from foveal.cli.serve import UNUSED_FOLDER, startup_notes
 from foveal.config import load
 from foveal.errors import FovealError
@@ -95,9 +96,49 @@ def test_a_url_of_another_database_is_refused_without_showing_it(tmp_path: Path)
 
 
 def test_a_folder_beside_a_database_is_named_as_unused(tmp_path: Path) -> None:
+    both = {"FOVEAL_SERVER_FOLDER": str(tmp_path), "FOVEAL_DATABASE": "postgresql://db/foveal"}
+    for given, notes in ((both, [UNUSED_FOLDER]), ({"FOVEAL_SERVER_FOLDER": str(tmp_path)}, [])):
+        assert startup_notes(load(tmp_path, environ=given, user_folder=tmp_path)) == notes
+
+
+def test_a_folder_that_a_flag_sets_is_used_in_place_of_a_configured_database(tmp_path: Path) -> None:
+    environ = {"FOVEAL_DATABASE": "postgresql://db/foveal"}
+    flags = {"server.folder": str(tmp_path / "data")}
+    config = load(tmp_path, flags=flags, environ=environ, user_folder=tmp_path)
+    storage = open_storage(config, environ)
+    assert (config.get("server.database"), storage.folder) == (None, tmp_path / "data")
+    assert startup_notes(config) == []
+    config = load(tmp_path, flags={"server.folder": ""}, environ=environ, user_folder=tmp_path)
+    assert config.get("server.database") == environ["FOVEAL_DATABASE"]
+
+
+def test_a_database_that_a_flag_sets_is_used_in_place_of_a_configured_folder(tmp_path: Path) -> None:
+    flags = {"server.database": "postgresql://db/foveal"}
+    environ = {"FOVEAL_SERVER_FOLDER": str(tmp_path)}
+    config = load(tmp_path, flags=flags, environ=environ, user_folder=tmp_path)
+    assert config.get("server.database") == flags["server.database"]
+    assert startup_notes(config) == [UNUSED_FOLDER]
+
+
+def test_a_folder_and_a_database_as_flags_exclude_each_other(tmp_path: Path) -> None:
     flags = {"server.folder": str(tmp_path), "server.database": "postgresql://db/foveal"}
-    for given, notes in ((flags, [UNUSED_FOLDER]), ({"server.folder": str(tmp_path)}, [])):
-        assert startup_notes(load(tmp_path, flags=given, environ={}, user_folder=tmp_path)) == notes
+    with pytest.raises(FovealError, match=r"server\.folder \(--folder\) .* server\.database \(--database\)"):
+        load(tmp_path, flags=flags, environ={}, user_folder=tmp_path)
+
+
+def test_commands_beside_the_server_work_on_the_folder_that_they_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FOVEAL_DATABASE", "postgresql://127.0.0.1:1/foveal")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data"
+    for words in (["token", "create", "--tenant", "alice"], ["pair", "telegram"], ["admin", "usage"]):
+        assert main([*words, "--folder", str(folder)]) == 0
+    capsys.readouterr()
+    assert main(["token", "list", "--folder", str(folder)]) == 0
+    assert "alice" in capsys.readouterr().out
+    assert (folder / "service.db").exists()
 
 
 def test_without_psycopg_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

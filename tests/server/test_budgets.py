@@ -199,6 +199,35 @@ def test_a_model_without_a_price_is_refused_under_a_limit_in_dollars(tmp_path: P
     run(tmp_path, test)
 
 
+def test_what_is_spent_against_each_limit_is_listed(place: Path | str) -> None:
+    async def test(scene: Scene) -> None:
+        budgets = scene.server(
+            user=["2 USD per day", "soft 5000 tokens"],
+            tenant="10 USD per month",
+            tenants__other__tenant="1 USD per hour",
+        )
+        await spend(budgets)
+        await spend(budgets, Spender("other"))
+        scene.clock.now += 86_400
+        reserved = await reserve(budgets)
+        found = [(one.tenant, one.scope, one.key, one.limit, one.spent, one.reserved, one.left)
+                 for one in await budgets.spent_limits()]  # fmt: skip
+        assert found == [
+            ("acme", "user", "ada", "2 USD per day", 0.0, 1.0, 1.0),
+            ("acme", "user", "ada", "soft 5,000 tokens", 1_000.0, 1_000.0, 3_000.0),
+            ("acme", "tenant", "acme", "10 USD per month", 1.0, 1.0, 8.0),
+        ]
+        assert await budgets.spent_limits(tenant="other") == []  # its hour has ended
+        (day,) = [one for one in await budgets.spent_limits(tenant="acme") if "day" in one.limit]
+        assert (day.unit, day.left_share, day.until) == ("USD", 0.5, NOON + 1.5 * 86_400)
+        await budgets.settle(reserved, NOTHING_SPENT)
+        assert [one.limit for one in await budgets.spent_limits()] == [
+            "soft 5,000 tokens", "10 USD per month",
+        ]  # fmt: skip
+
+    run(place, test)
+
+
 def test_a_soft_limit_is_told_once_and_refuses_nothing(place: Path | str) -> None:
     async def test(scene: Scene) -> None:
         budgets = scene.server(user=["soft 2 USD per day", "9 USD per day"])

@@ -14,6 +14,7 @@ from subprocess import PIPE
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from foveal.agent.events import ModelAnswered, TextStreamed, TurnFinished, UserMessageStored
 from foveal.config import Config, load
@@ -238,6 +239,41 @@ async def test_an_unexpected_error_ends_the_turn_without_showing_its_message(tmp
         outcome = await (await live.submit("Hello?")).outcome()
         assert outcome.why == "failed"
         assert "secret words" not in outcome.problem
+
+
+@run
+async def test_calls_that_broke_off_or_came_without_usage_are_counted_without_a_price(tmp_path: Path) -> None:
+    class Unreported(Scripted):
+        async def send(self, request: Any, *, max_tokens: int) -> AsyncIterator[ReplyPiece | Reply]:
+            async for item in super().send(request, max_tokens=max_tokens):
+                if not isinstance(item, Reply) or len(self.requests) == 1:
+                    yield item
+                elif len(self.requests) == 2:
+                    raise ProviderError("the connection broke off", code="connection")
+                else:
+                    yield structs.replace(item, usage=None)
+
+    provider = Unreported("Hello.", "The beginning", "All of it.", name="openai/gpt-4.1")
+    async with opened(tmp_path, provider=provider) as service:
+        live = await service.tenant("default").create("demo", SessionSetup(user="ada"))
+        for why in ("answered", "failed", "answered"):
+            assert (await (await live.submit("Hello?")).outcome()).why == why
+        (row,) = await service.runtime.usage.rows(["user"])
+        assert (row.user, row.calls, row.unpriced) == ("ada", 3, 2)
+        assert (await live.usage()).unknown_calls == 2
+
+
+@run
+async def test_a_call_that_a_user_stopped_is_counted_without_a_price(tmp_path: Path) -> None:
+    provider = Scripted("The beginning\n" * 50, delay=0.05)
+    async with opened(tmp_path, provider=provider) as service:
+        live = await service.tenant("default").create("demo")
+        turn = await live.submit("Hello?")
+        async for event in turn.events():
+            if isinstance(event, TextStreamed):
+                turn.stop()
+        (row,) = await service.runtime.usage.rows([])
+        assert (row.calls, row.unpriced) == (1, 1)
 
 
 @run

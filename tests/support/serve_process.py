@@ -97,7 +97,7 @@ class Server:
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._process = warm_start.start(
-            ["-m", "foveal.cli", "serve", "--port=0", f"--folder={folder}", *arguments],
+            ["-m", "foveal.cli", "serve", "--port=0", *arguments],
             env=environment, cwd=folder.parent, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, encoding="utf-8",
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -217,9 +217,10 @@ def serving(
             text = str(value).lower() if isinstance(value, bool) else value
             text = ",".join(map(str, value)) if isinstance(value, list | tuple) else text
             arguments += ["--set", f"{name}={text}"]
-        server = Server(
-            arguments, environment_of(home, **given, **(environment or {})), folder or home / "server"
-        )
+        data = folder or home / "server"
+        if "FOVEAL_DATABASE" not in (environment or {}) and "server.database" not in (settings or {}):
+            arguments += [f"--folder={data}"]  # it would be used in place of the database
+        server = Server(arguments, environment_of(home, **given, **(environment or {})), data)
         try:
             server.url = server.wait_for("listening")["url"]
             yield server

@@ -94,13 +94,7 @@ class GroupMember:
             environment["PYTHONPATH"] = os.pathsep.join([str(source), environment["PYTHONPATH"]])
         port = self.url.rpartition(":")[2]
         command = [sys.executable, "-c", _MAIN, str(self._clock_s), f"--port={port}"]
-        command += [
-            f"--folder={self._folder / 'data'}",
-            "--set",
-            "tokenizer=estimate",
-            "--set",
-            "server.grace=1",
-        ]
+        command += ["--set", "tokenizer=estimate", "--set", "server.grace=1"]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=environment, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log

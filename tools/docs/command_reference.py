@@ -64,6 +64,7 @@ EXAMPLES = {
     "admin tenants": "foveal admin tenants",
     "admin tokens": "foveal admin tokens",
     "admin usage": "foveal admin usage --by user,model --since 30d --tenant alice",
+    "admin budgets": "foveal admin budgets --tenant alice",
     "admin health": "foveal admin health",
     "admin audit": "foveal admin audit --since 7d --action erase --format jsonl",
     "token create": 'foveal token create --tenant alice --label "laptop"',

@@ -64,7 +64,7 @@ local model answers, if the extra `local` is installed; the first request that n
 GC_THRESHOLDS: Final = (10_000, 2, 200)
 """New objects before a garbage collection, and collections before one of the next older generation. A collection
 holds up all threads: one of the second generation looks at no more than 30,000 objects, which takes 8 ms."""
-UNUSED_FOLDER: Final = "server.folder (--folder) is not used: all data is in server.database (--database)"
+UNUSED_FOLDER: Final = "server.folder is not used: all data is in server.database"
 BOT_TOKENS: Final = ("TELEGRAM_BOT_TOKEN", "DISCORD_BOT_TOKEN")
 MAX_OPEN_FILES: Final = 65_536
 """The limit that the process asks for: a stream takes two files, a tenant several."""
@@ -81,7 +81,9 @@ def add_commands(commands: Any) -> None:
         "--port", type=int, metavar="PORT", help="the port to listen on; default: 8790; 0 takes a free port"
     )
     parser.add_argument(
-        "--folder", metavar="PATH", help=f"the folder for all data; default: {DEFAULT_FOLDER}"
+        "--folder",
+        metavar="PATH",
+        help=f"the folder for all data, in place of a configured database too; default: {DEFAULT_FOLDER}",
     )
     parser.add_argument(
         "--database", metavar="URL", help="a PostgreSQL database in place of the folder (FOVEAL_DATABASE)"

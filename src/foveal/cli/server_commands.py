@@ -8,6 +8,7 @@
     foveal admin tenants
     foveal admin tokens
     foveal admin usage [--by tenant,user,model,day] [--since 2026-01-01] [--tenant NAME]
+    foveal admin budgets [--tenant NAME]
     foveal admin health
     foveal admin audit [--since 7d] [--tenant NAME] [--user ID] [--action erase] [--format jsonl]
 
@@ -38,8 +39,10 @@ from foveal.core.wire.safe_print import counted, one_line
 if TYPE_CHECKING:
     import msgspec
 
+    from foveal.config import Config
     from foveal.server.audit import AuditTrail
     from foveal.server.auth_tokens import AuthTokens
+    from foveal.server.budgets import Budgets
     from foveal.server.daily_usage import DailyUsage, UsageRow
     from foveal.server.databases import Database
     from foveal.server.pairing import ChatPlatform, Pairing
@@ -51,7 +54,7 @@ TOKEN_ROLE_NAMES: Final = ("tenant", "admin", "metrics")
 FOLDER_ARGUMENT: Final[dict[str, Any]] = {
     "type": Path,
     "metavar": "PATH",
-    "help": "the server's folder; default: server.folder of the configuration",
+    "help": "the server's folder, in place of a database too; default: that of the configuration",
 }
 
 
@@ -101,6 +104,13 @@ def _subcommand(subcommands: Any, name: str, about: str) -> ArgumentParser:
     return parser
 
 
+def _config(folder: Path | None) -> Config:
+    """Return the configuration, in which a given folder also replaces a database."""
+    from foveal.config import load
+
+    return load(flags={"server.folder": None if folder is None else str(folder)}, project=False)
+
+
 def shell_command(words: str, folder: Path | None) -> str:
     """Return a command for the user to type, with `--folder` if a folder is given."""
     where = "" if folder is None else f" --folder {shlex.quote(str(folder))}"
@@ -109,12 +119,11 @@ def shell_command(words: str, folder: Path | None) -> str:
 
 async def token(args: Namespace) -> int:
     """Run the subcommand and return the exit code."""
-    from foveal.config import load
     from foveal.server.audit import AuditTrail
     from foveal.server.auth_tokens import AuthTokens
     from foveal.server.storage import open_service_database
 
-    async with open_service_database(load(project=False), os.environ, folder=args.folder) as database:
+    async with open_service_database(_config(args.folder), os.environ) as database:
         tokens, audit = AuthTokens(database), AuditTrail(database, clock=time.time)
         if args.act == "create":
             return await _create(tokens, audit, args)
@@ -194,6 +203,8 @@ def _add_admin_command(commands: Any) -> None:
         metavar="NAMES",
         help="what to sum by: tenant, user, model and day, separated by commas; default: tenant",
     )
+    budgets = _act(acts, "budgets", "list what is spent against each limit of [budgets]")
+    budgets.add_argument("--tenant", metavar="NAME", help="only this tenant")
     audit = _act(acts, "audit", "print who did what, oldest first, without text of messages")
     for parser in (usage, audit):
         parser.add_argument(
@@ -236,20 +247,23 @@ class _Server(NamedTuple):
     tokens: AuthTokens
     usage: DailyUsage
     audit: AuditTrail
+    budgets: Budgets
 
 
 async def admin(args: Namespace) -> int:
     """Run the subcommand and return the exit code."""
-    from foveal.config import load
     from foveal.server.audit import AuditTrail
     from foveal.server.auth_tokens import AuthTokens
+    from foveal.server.budgets import Budgets
     from foveal.server.daily_usage import DailyUsage
     from foveal.server.storage import open_service_storage
 
-    opened = open_service_storage(load(project=False), os.environ, folder=args.folder)
-    async with opened as (storage, database):
+    config = _config(args.folder)
+    async with open_service_storage(config, os.environ) as (storage, database):
         usage, audit = DailyUsage(database, clock=time.time), AuditTrail(database, clock=time.time)
-        return await _ACTS[args.act](_Server(storage, database, AuthTokens(database), usage, audit), args)
+        budgets = Budgets(config, database, clock=time.time)
+        server = _Server(storage, database, AuthTokens(database), usage, audit, budgets)
+        return await _ACTS[args.act](server, args)
 
 
 async def _tenants(server: _Server, args: Namespace) -> int:
@@ -282,6 +296,22 @@ async def _usage(server: _Server, args: Namespace) -> int:
         return _print_lines(rows)
     cells = [(*(getattr(row, group) or "-" for group in groups), *_usage_cells(row)) for row in rows]
     _print_table((*groups, *_USAGE_HEADER), cells)
+    return 0
+
+
+async def _budgets(server: _Server, args: Namespace) -> int:
+    from foveal.core.models.spending import SpendingLimit, time_text
+
+    limits = await server.budgets.spent_limits(tenant=args.tenant)
+    if args.format == "jsonl":
+        return _print_lines(limits)
+    rows = []
+    for one in limits:
+        shown = SpendingLimit(amount=1.0, unit=one.unit).shown
+        amounts = (one.spent, one.reserved, max(0.0, one.left))
+        until = "" if one.until is None else time_text(one.until)
+        rows.append((one.tenant, one.scope, one.key, one.limit, *map(shown, amounts), until))
+    _print_table(("tenant", "scope", "of", "limit", "spent", "reserved", "left", "until"), rows)
     return 0
 
 
@@ -324,6 +354,7 @@ _ACTS: Final[dict[str, Callable[[_Server, Namespace], Awaitable[int]]]] = {
     "tenants": _tenants,
     "tokens": _tokens,
     "usage": _usage,
+    "budgets": _budgets,
     "health": _health,
     "audit": _audit,
 }
@@ -368,7 +399,7 @@ def _add_pair_command(commands: Any) -> None:
     about = "give a user access to the bot on Telegram or Discord"
     pair = commands.add_parser("pair", help=about, description=about)
     pair.add_argument("platform", type=_platform, metavar="|".join(PLATFORM_NAMES), help="the chat app")
-    pair.add_argument("--folder", type=Path, metavar="PATH", help="the server's folder (server.folder)")
+    pair.add_argument("--folder", **FOLDER_ARGUMENT)
     what = pair.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="list the paired users")
     what.add_argument("--forget", type=_user, metavar="ID", help="remove this paired user")
@@ -390,12 +421,11 @@ def _user(text: str) -> int:
 
 async def pair(args: Namespace) -> int:
     """Print a code, list the paired users or remove one, and return the exit code."""
-    from foveal.config import load
     from foveal.server.audit import AuditTrail
     from foveal.server.pairing import CODE_TTL_S, Pairing
     from foveal.server.storage import open_service_database
 
-    async with open_service_database(load(project=False), os.environ, folder=args.folder) as database:
+    async with open_service_database(_config(args.folder), os.environ) as database:
         pairing, audit = Pairing(database), AuditTrail(database, clock=time.time)
         if args.list:
             return await _print_users(pairing, args.platform)

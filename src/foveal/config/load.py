@@ -29,6 +29,7 @@ from foveal.policies import find_policy
 from foveal.user_paths import config_folder
 
 _ROOT_MARKERS_PATH = ("instructions", "root_markers")
+_FOLDER_PATH, _DATABASE_PATH = ("server", "folder"), ("server", "database")
 
 
 def load(
@@ -51,6 +52,9 @@ def load(
     user = read_file(user_file, kind="user")
     variables, unknown = read_environment(environ, here)
     flag_values = read_flags(flags or {}, here)
+    if _names_folder(flag_values):  # a database would be used in its place
+        for values in (user or {}, variables):
+            values.pop(_DATABASE_PATH, None)
     above = {**(user or {}), **variables, **flag_values}
     markers = above[_ROOT_MARKERS_PATH].value if _ROOT_MARKERS_PATH in above else ROOT_MARKERS
     root = find_root(here, markers)
@@ -81,6 +85,20 @@ def load(
         )
         _check_combinations(config)
     return config
+
+
+def _names_folder(flags: ConfigValues) -> bool:
+    """Return whether flags name a server's folder; raises `BadConfig` if they name a database too."""
+    folder = flags.get(_FOLDER_PATH)
+    if folder is None or not folder.value:
+        return False
+    if _DATABASE_PATH in flags:
+        problem = (
+            "server.folder (--folder) and server.database (--database) are both given, and a server keeps its"
+            " data in one of them: leave one out"
+        )
+        raise BadConfig(folder.source, _FOLDER_PATH, problem, value=folder.value)
+    return True
 
 
 def _check_policy_names(values: ConfigValues, paths: Iterable[KeyPath]) -> None:

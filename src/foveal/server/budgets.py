@@ -28,11 +28,12 @@ import msgspec
 from foveal.agent.loop import HookOccasion
 from foveal.config import Config
 from foveal.core.log.events import BUDGET_SOURCE, Dialect, Event, Instructed
-from foveal.core.models.cost import UsageTotals, period_start, usage_cost
+from foveal.core.models.cost import PERIODS, Period, UsageTotals, period_start, usage_cost
 from foveal.core.models.model import Model
 from foveal.core.models.spending import (
     BudgetStatus,
     SpendingLimit,
+    SpendingUnit,
     SpentAmount,
     budget_status,
     check_budgets,
@@ -77,6 +78,12 @@ _SPEND: Final = """INSERT INTO spending (tenant, scope, key, start, nanodollars,
     nanodollars = spending.nanodollars + excluded.nanodollars, tokens = spending.tokens + excluded.tokens"""
 
 
+_SPENT_SINCE: Final = """SELECT tenant, scope, key, CAST(sum(nanodollars) AS bigint), CAST(sum(tokens) AS bigint)
+    FROM spending WHERE start >= ? GROUP BY tenant, scope, key"""
+_ALL_RESERVED: Final = """SELECT tenant, scope, key, CAST(sum(nanodollars) AS bigint), CAST(sum(tokens) AS bigint)
+    FROM spending_reservations WHERE until > ? GROUP BY tenant, scope, key"""
+MAX_LISTED_LIMITS: Final = 10_000
+"""Limits that one list has, those with the least left."""
 NOTHING_SPENT: Final = SpentAmount(0, 0.0)
 """What a request uses that no model has answered."""
 
@@ -103,6 +110,30 @@ class ScopedStatus(NamedTuple):
 
     scope: str
     status: BudgetStatus
+
+
+class SpentLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """What is spent against one limit."""
+
+    tenant: str
+    scope: str
+    """Whose limit it is: `tenant`, `user`, `conversation` or `agent`."""
+    key: str
+    """The user, session or agent, or the tenant again; `#` and a digest for an erased user."""
+    limit: str
+    """The limit, such as `5 USD per day`."""
+    unit: SpendingUnit
+    """The unit of the numbers: `USD` or `tokens`."""
+    spent: float
+    """What is spent in all, or in the current period."""
+    reserved: float
+    """What is kept for requests that are being answered."""
+    left: float
+    """What is left; below 0 if an answer was longer than estimated."""
+    left_share: float
+    """The share of the limit that is left, from 0 to 1."""
+    until: float | None
+    """When the period ends, in seconds since 1970; null for a limit without a period."""
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,10 +175,14 @@ class BudgetRules:
         }
 
     def of(self, spender: Spender) -> list[_ScopedLimits]:
-        """Return the limits that apply to a spender; those of a tenant's own table replace the general ones."""
-        own = {**self._general, **self._of_tenant.get(spender.tenant, {})}
+        """Return the limits that apply to a spender."""
         keys = zip(BUDGET_SCOPES, spender, strict=True)
-        return [_ScopedLimits(scope, key, own[scope]) for scope, key in keys if key and own[scope]]
+        found = [_ScopedLimits(scope, key, self.limits(spender.tenant, scope)) for scope, key in keys if key]
+        return [scoped for scoped in found if scoped.limits]
+
+    def limits(self, tenant: str, scope: str) -> tuple[SpendingLimit, ...]:
+        """Return the limits of a scope; those of a tenant's own table replace the general ones."""
+        return self._of_tenant.get(tenant, {}).get(scope, self._general[scope])
 
 
 def _limits(value: Any) -> tuple[SpendingLimit, ...]:
@@ -157,7 +192,16 @@ def _limits(value: Any) -> tuple[SpendingLimit, ...]:
 class Budgets:
     """Checks and counts what requests spend."""
 
-    def __init__(self, config: Config, database: Database, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        database: Database,
+        *,
+        clock: Callable[[], float],
+        on_soft_limit: Callable[[Spender, ScopedStatus], None] = lambda spender, reached: None,
+    ) -> None:
+        """`on_soft_limit` is called when what was spent has reached a soft limit."""
+        self._on_soft_limit = on_soft_limit
         self._rules = BudgetRules(config)
         self._database = database
         self._clock = clock
@@ -193,6 +237,58 @@ class Budgets:
             return list(chain.from_iterable(found))
 
         return await self._database.read(act, tenant=spender.tenant) if scopes else []
+
+    async def spent_limits(self, *, tenant: str | None = None) -> list[SpentLimit]:
+        """Return the limits of which anything is spent or reserved in their period, the least left first:
+        at most `MAX_LISTED_LIMITS`."""
+        now = self._clock()
+
+        async def act(db: Transaction) -> list[SpentLimit]:
+            reserved = {tuple(row[:3]): row[3:] for row in await db.fetch(_ALL_RESERVED, now)}
+            found: list[SpentLimit] = []
+            for per in ("", *PERIODS):
+                rows = await db.fetch(_SPENT_SINCE, int(period_start(now, per)))
+                spent = {tuple(row[:3]): row[3:] for row in rows}
+                for place in sorted({*spent, *reserved}):
+                    if tenant in (None, place[0]):
+                        amounts = spent.get(place, (0, 0)), reserved.get(place, (0, 0))
+                        found += self._spent_limits_of(*place, per, *amounts, now)
+            return found
+
+        found = await self._database.read(act)
+        return sorted(found, key=lambda one: one.left_share)[:MAX_LISTED_LIMITS]
+
+    def _spent_limits_of(
+        self,
+        tenant: str,
+        scope: str,
+        key: str,
+        per: Period,
+        spent: Sequence[int],
+        reserved: Sequence[int],
+        now: float,
+    ) -> Iterator[SpentLimit]:
+        for limit in self._rules.limits(tenant, scope):
+            if limit.per == per:
+                status = budget_status(
+                    limit,
+                    _in_unit(limit, *spent),
+                    NOTHING_SPENT,
+                    at=now,
+                    reserved=_in_unit(limit, *reserved),
+                )
+                yield SpentLimit(
+                    tenant=tenant,
+                    scope=scope,
+                    key=key,
+                    limit=status.limit,
+                    unit=status.unit,
+                    spent=status.spent,
+                    reserved=status.reserved,
+                    left=status.left,
+                    left_share=status.left_share,
+                    until=status.until,
+                )
 
     async def check_uncounted(self, spender: Spender) -> None:
         """Raise `BudgetExceeded` for a request that cannot be counted, if less than `UNCOUNTED_SHARE` of a hard
@@ -246,25 +342,28 @@ class Budgets:
         spent, spender, now = used or reservation.estimate, reservation.spender, self._clock()
         scopes, start = self._rules.of(spender), int(period_start(now, "hour"))
 
-        async def act(db: Transaction) -> list[str]:
+        async def act(db: Transaction) -> list[ScopedStatus]:
             await db.lock(f"budgets/{spender.tenant}")
             delete = "DELETE FROM spending_reservations WHERE tenant = ? AND id = ? RETURNING scope, key"
             # What is gone was settled before, or belongs to a session that was erased meanwhile; the key of a user
             # who was erased is another one.
             reserved: dict[str, str] = dict(await db.fetch(delete, spender.tenant, reservation.id))
-            notices: list[str] = []
+            reached: list[ScopedStatus] = []
             for scoped in scopes if any(spent) else ():
                 if scoped.scope not in reserved:
                     continue
                 values = spender.tenant, scoped.scope, reserved[scoped.scope], start, *_stored(spent)
                 await db.execute(_SPEND, *values)
-                for scope, status in await _statuses(db, spender, scoped, spent, now):
-                    before = status.spent - (spent.in_unit(status.unit) or 0.0)
-                    if status.soft and before < status.amount <= status.spent:
-                        notices.append(f"the soft limit of the {scope} is reached: {status}")
-            return notices
+                for one in await _statuses(db, spender, scoped, spent, now):
+                    before = one.status.spent - (spent.in_unit(one.status.unit) or 0.0)
+                    if one.status.soft and before < one.status.amount <= one.status.spent:
+                        reached.append(one)
+            return reached
 
-        return await self._database.write(act, tenant=spender.tenant, repeatable=True)
+        found = await self._database.write(act, tenant=spender.tenant, repeatable=True)
+        for one in found:
+            self._on_soft_limit(spender, one)
+        return [f"the soft limit of the {scope} is reached: {status}" for scope, status in found]
 
     def settle_soon(self, reservation: Reservation, used: SpentAmount | None) -> None:
         """Settle without waiting: until then, the reservation counts. While the database is away, try again."""
@@ -334,11 +433,14 @@ async def _statuses(
     found: list[ScopedStatus] = []
     for limit in scoped.limits:
         ((nano, tokens),) = await db.fetch(_SPENT, *where, int(period_start(now, limit.per)))
-        is_money = limit.unit == "USD"
-        spent, reserved = (nano / NANO, reserved_nano / NANO) if is_money else (tokens, reserved_tokens)
+        spent, reserved = _in_unit(limit, nano, tokens), _in_unit(limit, reserved_nano, reserved_tokens)
         status = budget_status(limit, spent, estimate, at=now, reserved=reserved)
         found.append(ScopedStatus(scoped.scope, status))
     return found
+
+
+def _in_unit(limit: SpendingLimit, nanodollars: int, tokens: int) -> float:
+    return nanodollars / NANO if limit.unit == "USD" else tokens
 
 
 def _erased_key(tenant: str, user: str) -> str:

@@ -5,8 +5,8 @@
 2. A process that is killed loses the counts of the last second; the logs of the sessions have them.
 3. A day is one of UTC. The user is the one for whom the session was created, or whose memory it shows; "" if there
    is none. An erased user's counts stay, without the user.
-4. What is not known is never counted as zero: `unpriced` calls are not in the dollars. A drop-in request whose
-   answer came without usage, or broke off, is such a call.
+4. What is not known is never counted as zero: `unpriced` calls are not in the dollars. An answer that came
+   without usage, or broke off, is such a call.
 """
 
 from __future__ import annotations

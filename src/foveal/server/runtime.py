@@ -27,7 +27,7 @@ from foveal.core.view.request import Fitted
 from foveal.errors import FovealError, ProviderError, StoreError
 from foveal.ports import Provider, Reply, ReplyPiece
 from foveal.server.audit import AuditTrail
-from foveal.server.budgets import Budgets
+from foveal.server.budgets import Budgets, ScopedStatus, Spender
 from foveal.server.chat_questions import ChatQuestions
 from foveal.server.daily_usage import DailyUsage
 from foveal.server.databases import Database
@@ -82,8 +82,18 @@ class ProxyRequestEnded(ServiceEvent, frozen=True):
     overflow_retries: int
     """How often upstream rejected the request as too large before it accepted it."""
     streamed: bool
+    error: str = ""
+    """The code of the server's own error, such as `budget_exceeded`; "" if `status` is that of upstream."""
     not_managed: str = ""
     """Why the request was forwarded without context management, without text of a message; "" if it was managed."""
+
+
+class SoftLimitReached(ServiceEvent, frozen=True):
+    """What was spent has reached a soft limit: once in each of its periods."""
+
+    scope: str
+    limit: str
+    spent: float
 
 
 class SummaryRequestEnded(ServiceEvent, frozen=True):
@@ -236,7 +246,9 @@ class Runtime:
         """Tools that the model gets in the chats of a chat app, by its name; what composes the server sets them."""
         self.audit: AuditTrail = AuditTrail(self.database, clock=clock)
         self.usage: DailyUsage = DailyUsage(self.database, clock=clock)
-        self.budgets: Budgets = Budgets(config, self.database, clock=clock)
+        self.budgets: Budgets = Budgets(
+            config, self.database, clock=clock, on_soft_limit=self._soft_limit_reached
+        )
         self.locks: Locks = storage.open_locks()
         self.redact: Callable[[AnyFact], AnyFact] | None = (
             redact_fact if config.get("server.redact") else None
@@ -363,6 +375,11 @@ class Runtime:
                 observer(event)
             except Exception as problem:  # noqa: BLE001 (an observer must not break the service)
                 LOG.error("an observer failed: %s", type(problem).__name__)
+
+    def _soft_limit_reached(self, spender: Spender, reached: ScopedStatus) -> None:
+        scope, status = reached
+        place = {"tenant": spender.tenant, "session": spender.conversation}
+        self.emit(SoftLimitReached(**place, scope=scope, limit=status.limit, spent=status.spent))
 
     def _count_usage(self, event: ServiceEvent) -> None:
         if isinstance(event, EventsStored):

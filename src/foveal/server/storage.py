@@ -131,20 +131,18 @@ def open_storage(config: Config, environment: Mapping[str, str], *, folder: Path
 
 
 @asynccontextmanager
-async def open_service_database(
-    config: Config, environment: Mapping[str, str], *, folder: Path | None = None
-) -> AsyncIterator[Database]:
+async def open_service_database(config: Config, environment: Mapping[str, str]) -> AsyncIterator[Database]:
     """Open the service's tables for a command that runs beside the server."""
-    async with open_service_storage(config, environment, folder=folder) as (_, database):
+    async with open_service_storage(config, environment) as (_, database):
         yield database
 
 
 @asynccontextmanager
 async def open_service_storage(
-    config: Config, environment: Mapping[str, str], *, folder: Path | None = None
+    config: Config, environment: Mapping[str, str]
 ) -> AsyncIterator[tuple[Storage, Database]]:
     """Open the storage and its tables for a command that runs beside the server."""
-    storage = open_storage(config, environment, folder=folder)
+    storage = open_storage(config, environment)
     database = storage.open_database()
     try:
         yield storage, database

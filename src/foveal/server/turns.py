@@ -11,7 +11,7 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from operator import itemgetter
 from typing import Final, Literal
 
@@ -258,7 +258,8 @@ class TurnRunner:
 
     async def _run(self) -> TurnOutcome:
         answer = await self._record_message()  # stopping the turn takes effect only after this
-        outcome = await self._outcome(asyncio.create_task(self._answer(answer)))
+        async with self._counts_unreported_calls():
+            outcome = await self._outcome(asyncio.create_task(self._answer(answer)))
         if outcome.is_pending:
             self._turn.end(outcome)
             return outcome
@@ -273,6 +274,20 @@ class TurnRunner:
             raise
         self._turn.end(outcome)
         return outcome
+
+    @asynccontextmanager
+    async def _counts_unreported_calls(self) -> AsyncIterator[None]:
+        """Count the calls of this block that broke off or came without usage: no stored event has theirs."""
+        before = await self._session.usage()
+        try:
+            yield
+        finally:
+            with suppress(FovealError):
+                after = await self._session.usage()
+                for _ in range((after.calls - after.reported) - (before.calls - before.reported)):
+                    self._runtime.usage.add_call(
+                        self._turn.tenant, self._turn.session, self._agent.provider.name, None
+                    )
 
     async def _request_summary(self) -> None:
         """Ask for the summary that will be needed soon; on an error the next turn asks again."""

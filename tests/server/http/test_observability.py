@@ -211,6 +211,17 @@ def test_lines_of_other_libraries_are_logged_without_message() -> None:
     assert len(second["model"]) == 200
 
 
+def test_a_line_of_a_library_has_the_type_of_the_error_that_it_handles() -> None:
+    with captured_log() as log:
+        try:
+            raise ConnectionError(CANARY)
+        except ConnectionError as problem:
+            logging.getLogger("some.library").warning(f"it failed: {problem}")
+    line = json.loads(log.getvalue())
+    assert (line["event"], line["error"]) == ("library", "ConnectionError")
+    assert CANARY not in log.getvalue()
+
+
 # ── Metrics ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -220,7 +231,7 @@ def test_metrics_count_requests_turns_and_tokens(watched: Watched) -> None:
     assert found["foveal_turns_total", "answered"] == 1
     assert found["foveal_turns_total", "failed"] == 1
     assert found["foveal_errors_total", "rate"] == 1
-    assert found["foveal_exchanges_total", "openai_chat", "200"] == 1
+    assert found["foveal_exchanges_total", "openai_chat", "", "200"] == 1
     assert found["foveal_requests_total", "POST", "/v1/chat/completions", "200"] == 1
     assert found["foveal_requests_total", "GET", "unknown", "404"] == 1
     assert found["foveal_tokens_total", "input"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from foveal.server.auth_tokens import AuthTokens, MemoryChoice
+from foveal.server.http.json_logs import LOGGER_NAME
 from support.upstream import (
     DEADLINE,
     Piece,
@@ -160,6 +162,45 @@ def test_a_request_beyond_the_limit_is_refused_in_its_dialect(
         later = scene.ask(dialect, "Why is CI red?", "Answer 1.", "And now?")
         assert later.status_code == 200
         assert later.headers["x-foveal-session"] == first.headers["x-foveal-session"]
+
+
+def test_a_refusal_of_the_server_is_told_from_one_of_the_provider(
+    tmp_path: Path, upstream: RawUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=LOGGER_NAME)
+
+    def lines(name: str) -> list[tuple[str, Json]]:
+        return [(line.levelname, vars(line)["fields"]) for line in caplog.records if line.msg == name]
+
+    limits = ["soft 0.5 USD per month", "0.75 USD per month"]
+    with Scene(tmp_path, upstream, tenant=limits) as scene:
+        for _ in range(2):
+            scene.ask("openai_chat", "Hello.", user="fails")
+        scene.ask("openai_chat", "Hello.")
+        scene.spent()
+        assert scene.ask("openai_chat", "Hello.", "Answer 1.", "And now?").status_code == 429
+        logged = until(lambda: found if len(found := lines("exchange")) == 4 else None)
+        assert [(level, line["status"], line.get("error")) for level, line in logged] == [
+            ("WARNING", 500, None),
+            ("WARNING", 500, None),
+            ("INFO", 200, None),
+            ("INFO", 429, "budget_exceeded"),
+        ]
+        ((level, reached),) = lines("soft_limit")
+        assert level == "WARNING"
+        assert (reached["tenant"], reached["scope"]) == ("default", "tenant")
+        assert (reached["limit"], reached["spent"]) == ("soft 0.5 USD per month", 0.80004)
+        with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
+            metrics = http.get(f"{scene.proxy.url}/metrics").text
+            hard, soft = http.get(f"{scene.proxy.url}/api/admin/budgets").json()["limits"]
+    assert {one["limit"] for one in (hard, soft)} == set(limits)
+    assert (soft["scope"], soft["key"], soft["spent"]) == ("tenant", "default", 0.80004)
+    for line in (
+        'foveal_exchanges_total{dialect="openai_chat",error="",status="500"} 2.0',
+        'foveal_exchanges_total{dialect="openai_chat",error="budget_exceeded",status="429"} 1.0',
+        'foveal_soft_limits_reached_total{scope="tenant"} 1.0',
+    ):
+        assert line in metrics
 
 
 def test_a_stream_is_counted(tmp_path: Path, upstream: RawUpstream) -> None:

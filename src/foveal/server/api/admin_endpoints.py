@@ -18,7 +18,7 @@ from foveal import __version__
 from foveal.errors import StoreError
 from foveal.server.api import schemas
 from foveal.server.api.operation import ApiCall, ApiOperation, ApiResult
-from foveal.server.api.schemas import AdminUsageQuery, AuditQuery, EmptyBody, NewTokenBody
+from foveal.server.api.schemas import AdminBudgetsQuery, AdminUsageQuery, AuditQuery, EmptyBody, NewTokenBody
 from foveal.server.audit import AuditFilter, token_object
 from foveal.server.auth_tokens import AuthToken, AuthTokens, NewToken
 from foveal.server.daily_usage import DailyUsage, UsageRow, usage_day, usage_groups
@@ -93,6 +93,11 @@ async def get_usage_sums(call: ApiCall[EmptyBody, AdminUsageQuery]) -> Response:
         usage_groups(query.by), since=query.since, until=until, tenant=query.tenant, user=query.user
     )
     return json_response(schemas.ApiUsageSums(rows=rows))
+
+
+async def list_budgets(call: ApiCall[EmptyBody, AdminBudgetsQuery]) -> Response:
+    limits = await call.service.runtime.budgets.spent_limits(tenant=call.query.tenant)
+    return json_response(schemas.ApiBudgets(limits=limits))
 
 
 async def get_health(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
@@ -194,6 +199,13 @@ ADMIN_OPERATIONS: Final[tuple[ApiOperation[Any, Any], ...]] = (
         handler=get_usage_sums,
         results=(ApiResult("The sums.", schemas.ApiUsageSums),),
         errors=(422,),
+    ),
+    ApiOperation(
+        id="list_budgets",
+        path=f"{ADMIN_API_PATH}/budgets",
+        summary="List what is spent against each limit of [budgets], in its current period.",
+        handler=list_budgets,
+        results=(ApiResult("The limits.", schemas.ApiBudgets),),
     ),
     ApiOperation(
         id="get_health",

@@ -32,6 +32,7 @@ from foveal.ports import Hit, SessionInfo
 from foveal.server import Turn, TurnOutcome
 from foveal.server.audit import AUDIT_PAGE, AuditAction, AuditEntry
 from foveal.server.auth_tokens import TokenRole
+from foveal.server.budgets import SpentLimit
 from foveal.server.daily_usage import UsageRow
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._~:@-]*$(?!\n)"
@@ -366,6 +367,11 @@ class AdminUsageQuery(ApiBody, frozen=True):
     """Only this user."""
 
 
+class AdminBudgetsQuery(ApiBody, frozen=True):
+    tenant: Annotated[str, Meta(max_length=MAX_API_ID_CHARS)] | None = None
+    """Only this tenant."""
+
+
 class AuditQuery(ApiBody, frozen=True):
     since: Annotated[float, Meta(ge=0)] = 0.0
     until: Annotated[float, Meta(ge=0)] | None = None
@@ -419,6 +425,11 @@ class ApiTenants(msgspec.Struct, frozen=True, kw_only=True):
 class ApiUsageSums(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[UsageRow]
     """The most expensive first."""
+
+
+class ApiBudgets(msgspec.Struct, frozen=True, kw_only=True):
+    limits: list[SpentLimit]
+    """Limits of which anything is spent or reserved, those with the least left first."""
 
 
 class ApiHealth(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from foveal.server.runtime import (
     IllegalRequestMade,
     ProxyRequestEnded,
     ServiceEvent,
+    SoftLimitReached,
     SummaryRequestEnded,
     TurnEnded,
     UsageNotUnderstood,
@@ -76,7 +77,11 @@ def log_service_event(service_event: ServiceEvent) -> None:
             level = logging.WARNING if service_event.why == "failed" else logging.INFO
             log_event("turn", where | _turn_fields(service_event), level=level)
         case ProxyRequestEnded():
-            log_event("exchange", where | _exchange_fields(service_event))
+            level = logging.WARNING if service_event.status >= 500 else logging.INFO
+            log_event("exchange", where | _exchange_fields(service_event), level=level)
+        case SoftLimitReached(scope=scope, limit=limit, spent=spent):
+            fields = {"scope": scope, "limit": limit, "spent": spent}
+            log_event("soft_limit", where | fields, level=logging.WARNING)
         case SummaryRequestEnded():
             level = logging.INFO if service_event.status == 200 else logging.WARNING
             fields = {"dialect": service_event.dialect, "status": service_event.status}
@@ -114,7 +119,8 @@ def _exchange_fields(done: ProxyRequestEnded) -> dict[str, Any]:
         "recovered": done.overflow_retries,
         "streamed": done.streamed,
     }
-    return fields | ({"not_managed": done.not_managed} if done.not_managed else {})
+    told = {"error": done.error, "not_managed": done.not_managed}
+    return fields | {name: text for name, text in told.items() if text}
 
 
 def stack_places(problem: BaseException) -> list[str]:
@@ -146,11 +152,10 @@ class JsonFormatter(logging.Formatter):
             line |= {"event": "note", "logger": record.name, "note": _short(record.getMessage())}
         else:
             line |= {"event": "library", "logger": record.name, "line": f"{record.module}:{record.lineno}"}
-            if record.exc_info and record.exc_info[1] is not None:
-                line |= {
-                    "error": type(record.exc_info[1]).__name__,
-                    "places": stack_places(record.exc_info[1]),
-                }
+            # Many libraries put the error into the message only: then it is the one that is being handled now.
+            problem = (record.exc_info or sys.exc_info())[1]
+            if problem is not None:
+                line |= {"error": type(problem).__name__, "places": stack_places(problem)}
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 

@@ -32,6 +32,7 @@ from foveal.server.runtime import (
     InboxCounted,
     ProxyRequestEnded,
     ServiceEvent,
+    SoftLimitReached,
     StoreFailed,
     SummaryRequestEnded,
     TurnEnded,
@@ -117,7 +118,10 @@ class TenantMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         names = "tenant", "model"
         self._requests = Counter(
-            "foveal_tenant_requests", "Drop-in requests and turns.", names, registry=registry
+            "foveal_tenant_requests",
+            "Drop-in requests and turns, also refused ones.",
+            names,
+            registry=registry,
         )
         self._tokens = Counter(
             "foveal_tenant_tokens", "Tokens that providers reported.", (*names, "kind"), registry=registry
@@ -178,7 +182,12 @@ class PrometheusMetrics:
         )
         self._streams = self._gauge("foveal_streams_open", "Streams that are being sent.")
         self._exchanges = self._counter(
-            "foveal_exchanges", "Drop-in requests, by the status from upstream.", ("dialect", "status")
+            "foveal_exchanges",
+            "Drop-in requests, by status; `error` is the code of the server's own errors.",
+            ("dialect", "status", "error"),
+        )
+        self._soft_limits = self._counter(
+            "foveal_soft_limits_reached", "Soft spending limits that were reached.", ("scope",)
         )
         self._added_seconds = self._histogram(
             "foveal_added_seconds", "Time that this server added to drop-in requests.", ("dialect",)
@@ -278,6 +287,8 @@ class PrometheusMetrics:
                     self._turn_errors.labels(code if code in ERROR_CODES else "other").inc()
             case ProxyRequestEnded():
                 self._count_proxy_request(service_event)
+            case SoftLimitReached():
+                self._soft_limits.labels(service_event.scope).inc()
             case SummaryRequestEnded():
                 self._summary_requests.labels(service_event.dialect, str(service_event.status)).inc()
             case IllegalRequestMade():
@@ -300,7 +311,7 @@ class PrometheusMetrics:
 
     def _count_proxy_request(self, done: ProxyRequestEnded) -> None:
         self.tenants.add_request(done.tenant, done.model)
-        self._exchanges_with(done.dialect, str(done.status)).inc()
+        self._exchanges_with(done.dialect, str(done.status), done.error).inc()
         self._added_seconds_of(done.dialect).observe(done.added_seconds)
         self._saved_tokens.inc(max(0, done.unreduced_tokens - done.tokens))
         self._recovered.inc(done.overflow_retries)

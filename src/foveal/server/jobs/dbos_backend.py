@@ -174,7 +174,7 @@ class DbosEngine:
             "executor_id": executor_id,
             "enable_otlp": False,
             "use_listen_notify": False,
-            "log_level": "WARNING",
+            "log_level": "ERROR",  # as `log_to_stderr`, whose level this would replace: a line for every attempt
             "sys_db_pool_size": 4,
             "notification_listener_polling_interval_sec": 2 * self._poll_s,
         }

@@ -180,7 +180,7 @@ class ProxyEndpoints:
             proxy_request.reservation = await self._reserve(spender, model, client_request, exchange)
             return await self._send(request, proxy_request, target)
         except BaseException as error:
-            proxy_request.end(status=error.status if isinstance(error, HttpError) else 0)
+            proxy_request.end(error=error if isinstance(error, HttpError) else None)
             raise
 
     async def _limited_model(self, client_request: ClientRequest, target: UpstreamTarget) -> Model:

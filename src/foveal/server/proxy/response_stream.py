@@ -352,8 +352,8 @@ class ProxyRequest(msgspec.Struct, kw_only=True, eq=False):
         """Report that the response could not be recorded."""
         self.runtime.store_failed(self.tenant, problem)
 
-    def end(self, status: int = 0) -> None:
-        """End the request and emit its event, once; `status` is the client's if it is not the upstream's."""
+    def end(self, error: HttpError | None = None) -> None:
+        """End the request and emit its event, once; `error` is what the client gets in place of a response."""
         exchange, now = self.exchange, time.perf_counter()
         if exchange is not None:
             exchange.end()
@@ -372,7 +372,8 @@ class ProxyRequest(msgspec.Struct, kw_only=True, eq=False):
                 session=session,
                 dialect=self.client_request.dialect,
                 model=self.model,
-                status=status or self.status,
+                status=self.status if error is None else error.status,
+                error="" if error is None else error.code,
                 seconds=now - self.began,
                 added_seconds=self.added_seconds,
                 tokens=exchange.tokens if exchange else 0,
@@ -445,7 +446,7 @@ class ResponseStream(Response):
                     await self._forward_whole(send)
         except HttpError as error:
             self._shared.end(error=error)
-            self._proxy_request.end(error.status)
+            self._proxy_request.end(error)
             raise
         finally:
             self._shared.end()
@@ -520,7 +521,7 @@ class ResponseStream(Response):
             error, error_format(self._request.url.path), number=int(numbers[-1]) + 1 if numbers else 0
         )
         await self._send_in_time(send, event)
-        self._proxy_request.end(error.status)
+        self._proxy_request.end(error)
         await self._finish(send)
 
     def _without_read_timeout(self) -> None:
