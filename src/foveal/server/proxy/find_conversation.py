@@ -470,7 +470,7 @@ class TenantConversations:
         _, side_state = await self._index.load(tenant, found.session)
         with await self._claim(id) as claim:
             async with self._lock(id):
-                await self._runtime.inbox.copy_memory_sessions(tenant, found.session, id)
+                await self._runtime.inbox.copy_session_users(tenant, found.session, id)
                 await self._tenant.fast_store.fork(found.session, id, at=seq)
                 conversation = await self._open_conversation(id, incoming, origin=f"{found.session}@{seq}")
                 # The texts of instructions at that event are not known: an empty digest makes them count as edited.
@@ -543,7 +543,7 @@ class TenantConversations:
             session.memories = ()
             return
         if asked.user not in conversation.memory_users:  # so that erasing the user finds the session
-            await self._runtime.inbox.add_memory_session(self._tenant.name, session.id, asked.user)
+            await self._runtime.inbox.add_session_user(self._tenant.name, session.id, asked.user)
             conversation.memory_users.add(asked.user)
         memory = self._tenant.memory(asked.user)
         session.memories = (memory,)
