@@ -292,6 +292,7 @@ class Inspector:
             change = msgspec.convert(form, MemoryChange)
         except msgspec.ValidationError as problem:
             raise HttpError(422, f"the form cannot be used: {problem}", code="bad_form") from None
+        request.state.operation = change.action
         request.state.objects = (f"user:{await call.source.change_memory(change)}",)
         return _redirect(f"memory#{quote(change.memory, safe='')}")
 

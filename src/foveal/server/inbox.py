@@ -246,15 +246,15 @@ class Inbox:
         return [session for (session,) in rows]
 
     async def add_session_user(self, tenant: str, session: str, user: str) -> None:
-        """Record that a session which was created for no user shows the memory of one."""
+        """Record that a session which was created for no user has words of one, or shows this user's memory."""
         sql = """INSERT INTO memory_sessions (tenant, person, session) VALUES (?, ?, ?)
             ON CONFLICT (tenant, person, session) DO NOTHING"""
         values = tenant, user, session
         await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)
 
     async def users_of(self, tenant: str, session: str) -> set[str]:
-        """Return the users of a session: the one it was created for, those whose memory it has shown, and those of
-        the sessions that it has text of."""
+        """Return the users of a session: the one it was created for, those whom requests of drop-in clients have
+        named in it, and those of the sessions that it has text of."""
         values = (tenant, session) * 2
         rows = await self._database.read(lambda db: db.fetch(_SELECT_USERS, *values), tenant=tenant)
         return {user for _, user in rows}

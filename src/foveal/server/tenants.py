@@ -264,9 +264,9 @@ class Tenant:
         return await self.memory(live.user).propose(events, session=live.id)
 
     async def erase_user(self, user: str) -> ErasedUser:
-        """Erase the user's memory, the sessions that were created for the user, those of drop-in clients that
-        showed the memory, and the chats in which only this user spoke. A log cannot lose single messages, so those
-        in chats with other people stay."""
+        """Erase the user's memory, the sessions that were created for the user, those in which drop-in clients have
+        named the user, and the chats in which only this user spoke. A log cannot lose single messages, so those in
+        chats with other people stay."""
         groups = await self._groups_of(user)
         kept = {id: count for id, (count, is_alone) in groups.items() if not is_alone}
         sessions = {*await self.runtime.inbox.sessions_of(self.name, user), *groups} - {*kept}
