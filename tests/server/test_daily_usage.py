@@ -66,7 +66,7 @@ async def test_sums_by_user_model_and_day(place: Path | str) -> None:
         now = 10.0
         usage, inbox = DailyUsage(database, clock=lambda: now), Inbox(database)
         await inbox.set_session_setup("t", "of-ada", SessionSetup(user="ada"))
-        await inbox.add_memory_session("t", "of-grace", "grace")
+        await inbox.add_session_user("t", "of-grace", "grace")
         usage.add("t", "of-ada", events(CALL))
         usage.add("t", "of-grace", events(CALL, Used(input=7, model="unheard/of")))
         now += 2 * DAY

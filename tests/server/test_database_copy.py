@@ -170,7 +170,7 @@ async def fill_tables(database: Database) -> None:
         tokens = AuthTokens(database)
         _, secret = await tokens.create(tenant, label="l\0", memory=MemoryChoice("ada"), now=1e9)
         await tokens.log_in(f"login of {tenant}", secret)
-        await inbox.add_memory_session(tenant, "many", "grace")
+        await inbox.add_session_user(tenant, "many", "grace")
         await inbox.set_session_setup(tenant, "many", SessionSetup("openai/m", agent="reviewer", user="ada"))
         await queue.add(Job(tenant=tenant, session="many", key="j", kind="run", at=1e9, prompt="do\0"))
     await queue.mark_taken([job.id for job in await queue.untaken()])

@@ -353,11 +353,11 @@ async def test_sessions_of_a_user_are_those_created_shown_and_continued(place: P
         inbox = Inbox(database)
         await inbox.set_session_setup("t", "own", SessionSetup(user="ada"))
         for user, session in (("ada", "shown"), ("ada", "shown"), ("bob", "shown"), ("bob", "other")):
-            await inbox.add_memory_session("t", session, user)
-        await inbox.add_memory_session("rival", "theirs", "ada")
+            await inbox.add_session_user("t", session, user)
+        await inbox.add_session_user("rival", "theirs", "ada")
         for origin in ("own", "shown", "other"):
-            await inbox.copy_memory_sessions("t", origin, f"{origin}-next")
-            await inbox.copy_memory_sessions("t", origin, f"{origin}-next")
+            await inbox.copy_session_users("t", origin, f"{origin}-next")
+            await inbox.copy_session_users("t", origin, f"{origin}-next")
         assert await inbox.sessions_of("t", "ada") == ["own", "own-next", "shown", "shown-next"]
         await inbox.delete_session("t", "shown")
         assert await inbox.sessions_of("t", "ada") == ["own", "own-next", "shown-next"]

@@ -1,33 +1,48 @@
 """The sessions of a server's tenants for the inspector.
 
-Actions go through the service's own live sessions, as those of the API do: a running turn and the inspector never
-write at the same time.
+1. Actions go through the service's own live sessions, as those of the API do: a running turn and the inspector
+   never write at the same time.
+2. A token that names a user reaches what `UserAccess` says, as in the API. Its collection lists nothing else, and
+   each look at a log asks again, so a stream ends when its session becomes one of others too.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
+from foveal.core.log.events import MEMORY_LOG_PREFIX
+from foveal.errors import UnknownSession
 from foveal.inspector.app import BrowserLogins, Inspector, LoginRules
 from foveal.inspector.sessions.actions import action_result
-from foveal.inspector.sessions.collection import SessionCollection
-from foveal.inspector.sessions.source import ActionResult, OfferedWriter, SessionAction, SessionSource
+from foveal.inspector.sessions.collection import ArchivedSession, SessionCollection
+from foveal.inspector.sessions.source import (
+    ActionResult,
+    MemoryChange,
+    OfferedWriter,
+    SessionAction,
+    SessionMissing,
+    SessionSource,
+)
+from foveal.ports import SessionEnd, SessionInfo
 from foveal.recall.archive import ArchiveSource, StoreSource
+from foveal.recall.archive.source import MAX_SOURCE_SESSIONS
 from foveal.server import Service, Tenant
 from foveal.server.auth_tokens import LOGIN_PREFIX, AuthTokens
 from foveal.server.recently_used import RecentlyUsed
+from foveal.server.user_access import UserAccess
 
 MAX_OPEN_TENANTS: Final = 64
-"""Tenants whose lists of sessions stay in memory after their last use."""
+"""Tenants, and users with tokens of their own, whose lists of sessions stay in memory after their last use."""
 MAX_ENDED_LOGINS: Final = 1_000
 _HINT: Final = "Log in with a token of a tenant of this server; foveal token create makes one."
 
 
 class LiveActor:
-    """A `SessionActor` for one tenant."""
+    """A `SessionActor` for the sessions of a tenant that a caller reaches."""
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
+    def __init__(self, access: UserAccess) -> None:
+        self._access = access
 
     def refusal(self, source: ArchiveSource) -> str:
         return ""
@@ -36,11 +51,61 @@ class LiveActor:
         return ()  # the agent's own model writes
 
     async def act(self, source: ArchiveSource, session: str, action: SessionAction) -> ActionResult:
-        live = await self._tenant.session(session)
+        await self._access.check_session(session, spends=True)
+        live = await self._access.tenant.session(session)
         return await action_result(live.session, action, await live.perform(action))
 
 
-class _OpenTenant(NamedTuple):
+class ReachedSource(StoreSource):
+    """The sessions and the memory of a tenant that a user reaches."""
+
+    def __init__(self, access: UserAccess, name: str) -> None:
+        super().__init__(access.tenant.store, name)
+        self._access = access
+
+    async def _list(self) -> Sequence[SessionInfo]:
+        return await self._access.sessions(limit=MAX_SOURCE_SESSIONS)
+
+    async def memories(self) -> Sequence[SessionInfo]:
+        own = MEMORY_LOG_PREFIX + self._access.user
+        return [info for info in await super().memories() if info.id == own]
+
+    async def _end(self, session: str) -> SessionEnd:
+        if not await self._access.reaches(session):
+            raise UnknownSession(session)
+        return await super()._end(session)
+
+
+class ReachedSessions(SessionCollection):
+    """What a user reaches of a tenant; what others have is refused by its name, as in the API."""
+
+    def __init__(self, whole: SessionSource, access: UserAccess, name: str, **options: Any) -> None:
+        """`whole` has everything of the tenant."""
+        super().__init__([ReachedSource(access, name)], actor=LiveActor(access), **options)
+        self._whole = whole
+        self._access = access
+
+    async def open(self, key: str) -> ArchivedSession:
+        try:
+            found = await super().open(key)
+        except SessionMissing:
+            of_others = await self._whole.open(key)
+            await self._access.check_session(of_others.about.id)
+            raise
+        await self._access.check_session(found.about.id)
+        return found
+
+    async def change_memory(self, change: MemoryChange) -> str:
+        try:
+            return await super().change_memory(change)
+        except SessionMissing:
+            for memory in (await self._whole.memories()).memories:
+                if memory.key == change.memory:
+                    self._access.check_user(memory.owner)
+            raise
+
+
+class _OpenSessions(NamedTuple):
     tenant: Tenant
     """Held, because a tenant that is used nowhere closes its store."""
     sessions: SessionSource
@@ -51,24 +116,23 @@ class ServedSessions:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._open: RecentlyUsed[str, _OpenTenant] = RecentlyUsed(MAX_OPEN_TENANTS)
+        self._open: RecentlyUsed[tuple[str, str], _OpenSessions] = RecentlyUsed(MAX_OPEN_TENANTS)
 
-    def of(self, name: str) -> SessionSource:
-        """Return the sessions of a tenant."""
-        found = self._open.get(name)
-        if found is None:
-            tenant = self._service.tenant(name)
-            window = self._service.runtime.config.get("window")
-            found = _OpenTenant(
-                tenant,
-                SessionCollection(
-                    [StoreSource(tenant.store, f"tenant {name}")],
-                    actor=LiveActor(tenant),
-                    settings={} if window is None else {"window": window},
-                ),
-            )
-        self._open.add(name, found)
+    def of(self, name: str, user: str) -> SessionSource:
+        """Return the sessions of a tenant that a user reaches; all of them for ""."""
+        found = self._open.get((name, user)) or self._make(name, user)
+        self._open.add((name, user), found)
         return found.sessions
+
+    def _make(self, name: str, user: str) -> _OpenSessions:
+        tenant, shown = self._service.tenant(name), f"tenant {name}"
+        access, window = UserAccess(tenant, user), self._service.runtime.config.get("window")
+        settings = {} if window is None else {"window": window}
+        if user:
+            made = ReachedSessions(self.of(name, ""), access, shown, settings=settings)
+            return _OpenSessions(tenant, made)
+        source = StoreSource(tenant.store, shown)
+        return _OpenSessions(tenant, SessionCollection([source], actor=LiveActor(access), settings=settings))
 
 
 class ServedLogins:

@@ -281,6 +281,12 @@ class InspectCall(NamedTuple):
     shows_store_errors: bool
     """Whether errors of stores are shown in full: they have paths of this machine."""
 
+    async def open(self, key: str) -> SessionReader:
+        """Return the reader of a session, which the request is about; raises `SessionMissing`."""
+        reader = await self.source.open(key)
+        self.request.state.objects = (f"session:{reader.about.id}",)
+        return reader
+
     async def rows(self, *, after: str = "", limit: int, query: str = "") -> SessionPage:
         """Return a page of sessions, with the problems as far as the caller may see them."""
         page = await self.source.rows(after=after, limit=limit, query=query)
@@ -495,9 +501,7 @@ class InspectorApi:
     # ── Common ───────────────────────────────────────────────────────────────────────────────────────
 
     async def _reader(self, call: InspectCall, query: InspectQuery | InspectLiveQuery) -> SessionReader:
-        reader = await call.source.open(query.id)
-        call.request.state.session_id = reader.about.id
-        return reader
+        return await call.open(query.id)
 
     async def _log(self, call: InspectCall, query: InspectQuery | InspectLiveQuery) -> OpenLog:
         return self._logs.of(call.tenant, await self._reader(call, query))

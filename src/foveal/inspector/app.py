@@ -3,10 +3,12 @@
 1. The application around it checks each request (Host, Origin, sizes) and sets `state.caller`: None if the browser
    has not logged in. Pages then redirect to the login, and the API answers 401. `state.may_read_on` says whether a
    stream may go on.
-2. What a caller sees are the sessions of its tenant, which `sources` returns.
+2. What a caller sees are the sessions that `sources` returns for its tenant and user. Every page and every call of
+   the API reads and changes sessions and memories through this source, and through nothing else.
 3. Links are relative, so a reverse proxy can add a prefix.
-4. For an audit trail around it, requests say what they did: `state.session_id` is the session that was opened,
-   `state.operation` what was performed in it, and `state.login_token` the token that was typed.
+4. For an audit trail around it, requests say what they did: `state.objects` names the session or the owners of the
+   memories that a request is about, also of one that was refused, `state.operation` is what was performed in a
+   session, and `state.login_token` the token that was typed.
 
 Logins of browsers: cookies, and the token that a page needs to change something.
 
@@ -192,14 +194,14 @@ class Inspector:
 
     def __init__(
         self,
-        sources: Callable[[str], SessionSource],
+        sources: Callable[[str, str], SessionSource],
         logins: BrowserLogins,
         rules: LoginRules,
         *,
         policies: Callable[[], PolicyTables] = dict,
     ) -> None:
-        """`sources` returns the place with the sessions of a tenant, `policies` the tables `[policies.NAME]` of the
-        configuration, for what-if."""
+        """`sources` returns the place with the sessions that a user of a tenant reaches ("" for a caller that
+        reaches those of all users), `policies` the tables `[policies.NAME]` of the configuration, for what-if."""
         self._sources = sources
         self._logins = logins
         self._rules = rules
@@ -265,8 +267,7 @@ class Inspector:
     async def _session(self, request: Request) -> Response:
         if (call := self._call(request)) is None:
             return _redirect(f"login?{urlencode({'id': read_query(request, InspectQuery).id})}")
-        reader = await call.source.open(read_query(request, InspectQuery).id)
-        request.state.session_id = reader.about.id
+        reader = await call.open(read_query(request, InspectQuery).id)
         end = (await reader.end()).next_seq
         events = await reader.read(max(0, end - FIRST_LOG_ROWS), max(0, end - 1))
         self._api.expect_outline(call.tenant, reader, end)
@@ -281,6 +282,7 @@ class Inspector:
         if request.method == "GET":
             query = request.query_params.get("q", "")[:MAX_MEMORY_QUERY_CHARS]
             listed = await call.source.memories()
+            request.state.objects = tuple(f"user:{memory.owner}" for memory in listed.memories)
             if listed.problems and not call.shows_store_errors:
                 listed = listed._replace(problems=(_UNREAD_MEMORIES,))
             return _html(memory_page(listed, await self._frame(request), query=query))
@@ -290,7 +292,8 @@ class Inspector:
             change = msgspec.convert(form, MemoryChange)
         except msgspec.ValidationError as problem:
             raise HttpError(422, f"the form cannot be used: {problem}", code="bad_form") from None
-        await call.source.change_memory(change)
+        request.state.operation = change.action
+        request.state.objects = (f"user:{await call.source.change_memory(change)}",)
         return _redirect(f"memory#{quote(change.memory, safe='')}")
 
     async def _login(self, request: Request) -> Response:
@@ -331,7 +334,7 @@ class Inspector:
         if caller is None:
             return None
         shows_errors = self._rules.shows_store_errors
-        return InspectCall(request, caller.tenant, self._sources(caller.tenant), shows_errors)
+        return InspectCall(request, caller.tenant, self._sources(caller.tenant, caller.user), shows_errors)
 
     def _page(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Any]:
         async def respond(request: Request) -> Response:
@@ -339,7 +342,7 @@ class Inspector:
             try:
                 return await handler(request)
             except (HttpError, FovealError) as problem:
-                error = self._error_of(problem)
+                error = self._error_of(problem, request)
                 return _html(error_page(error.title, error.detail), status=error.status)
 
         return respond
@@ -357,7 +360,7 @@ class Inspector:
                     await self._require_write_token(request.headers.get(WRITE_TOKEN_HEADER, ""), headers)
                 return await handler(call)
             except (HttpError, FovealError) as problem:
-                return error_response(self._error_of(problem), "openai")
+                return error_response(self._error_of(problem, request), "openai")
 
         return respond
 
@@ -367,9 +370,11 @@ class Inspector:
             detail = f"the header {WRITE_TOKEN_HEADER} must have the token of the page: reload the page"
             raise HttpError(403, detail, code="no_write_token")
 
-    def _error_of(self, problem: HttpError | FovealError) -> HttpError:
+    def _error_of(self, problem: HttpError | FovealError, request: Request) -> HttpError:
         match problem:
             case HttpError():
+                if problem.about:
+                    request.state.objects = (problem.about,)
                 return problem
             case SessionMissing():
                 detail = str(problem) if self._rules.shows_store_errors else _MISSING_SESSION

@@ -51,6 +51,7 @@ class LoopbackCaller(NamedTuple):
     """The user who started the command."""
 
     tenant: str = "default"
+    user: str = ""
 
 
 class StartTokens:
@@ -123,7 +124,7 @@ class LoopbackServer:
         self._logins = BrowserLogins(MemoryLogins(self._tokens.check))
         self._listener = listener
         rules = LoginRules(_HINT, has_form=False, shows_store_errors=True)
-        self._inspector = Inspector(lambda tenant: source, self._logins, rules, policies=policies)
+        self._inspector = Inspector(lambda tenant, user: source, self._logins, rules, policies=policies)
 
     def url(self, *, session: str = "", is_single_use: bool = False) -> str:
         """Return an address that logs a browser in, and shows a session or the overview."""

@@ -231,28 +231,35 @@ class Inbox:
             return {}
         return dict(await self._database.read(lambda db: db.fetch(sql, tenant, *sessions), tenant=tenant))
 
-    async def sessions_of(self, tenant: str, user: str) -> list[str]:
-        """Return the sessions that were created for a user, and those of clients that showed the user's memory."""
-        sql = """SELECT session FROM rooms WHERE tenant = ? AND person = ?
-            UNION SELECT session FROM memory_sessions WHERE tenant = ? AND person = ? ORDER BY session"""
-        rows = await self._database.read(lambda db: db.fetch(sql, *(tenant, user) * 2), tenant=tenant)
+    async def sessions_of(self, tenant: str, user: str, *, alone: bool = False) -> list[str]:
+        """Return the sessions that `users_of` says to be of a user; `alone`, only those of no other user too."""
+        own = """SELECT session FROM rooms WHERE tenant = ? AND person = ?
+            UNION SELECT session FROM memory_sessions WHERE tenant = ? AND person = ?"""
+        others = """SELECT session FROM rooms WHERE tenant = ? AND person NOT IN ('', ?)
+            UNION SELECT session FROM memory_sessions WHERE tenant = ? AND person <> ?"""
+        sql, values = f"SELECT session FROM ({own}) AS own", (tenant, user) * 2
+        if alone:
+            sql, values = f"{sql} WHERE session NOT IN ({others})", values * 2
+        rows = await self._database.read(
+            lambda db: db.fetch(f"{sql} ORDER BY session", *values), tenant=tenant
+        )
         return [session for (session,) in rows]
 
-    async def add_memory_session(self, tenant: str, session: str, user: str) -> None:
-        """Record that a session which was created for no user shows the memory of one."""
+    async def add_session_user(self, tenant: str, session: str, user: str) -> None:
+        """Record that a session which was created for no user has words of one, or shows this user's memory."""
         sql = """INSERT INTO memory_sessions (tenant, person, session) VALUES (?, ?, ?)
             ON CONFLICT (tenant, person, session) DO NOTHING"""
         values = tenant, user, session
         await self._database.write(lambda db: db.execute(sql, *values), tenant=tenant, repeatable=True)
 
     async def users_of(self, tenant: str, session: str) -> set[str]:
-        """Return the users of a session: the one it was created for, those whose memory it has shown, and those of
-        the sessions that it has text of."""
+        """Return the users of a session: the one it was created for, those whom requests of drop-in clients have
+        named in it, and those of the sessions that it has text of."""
         values = (tenant, session) * 2
         rows = await self._database.read(lambda db: db.fetch(_SELECT_USERS, *values), tenant=tenant)
         return {user for _, user in rows}
 
-    async def copy_memory_sessions(self, tenant: str, session: str, new: str) -> None:
+    async def copy_session_users(self, tenant: str, session: str, new: str) -> None:
         """Record for a new session that has text of another one whose users are in it."""
         sql = f"""INSERT INTO memory_sessions (tenant, person, session)
             SELECT tenant, person, ? FROM ({_SELECT_USERS}) AS users

@@ -58,6 +58,8 @@ from foveal.sessions.session import Session
 from foveal.stores import check_tenant_name
 
 MAX_SESSION_ID_CHARS: Final = 200
+SESSIONS_PER_READ: Final = 1_000
+"""Sessions that are read at once where those of one user are looked for."""
 MAX_IDLE_MEMORIES: Final = 256
 """Memories of a tenant's users that stay in memory while they are not used."""
 MAX_CHAT_RESULT_TOKENS: Final = 8_000
@@ -130,7 +132,7 @@ class Tenant:
             if await self._end(id) is not None:
                 raise SessionExists(id)
             if continue_from:
-                await self.runtime.inbox.copy_memory_sessions(self.name, continue_from, id)
+                await self.runtime.inbox.copy_session_users(self.name, continue_from, id)
             return await self._create(id, setup, title=title, begin=begin, origin=continue_from)
 
     async def session(self, id: str) -> LiveSession:
@@ -175,10 +177,21 @@ class Tenant:
         return end is not None and end.erased
 
     async def sessions(
-        self, *, limit: int | None = None, before: tuple[float, str] | None = None
+        self, *, limit: int | None = None, before: tuple[float, str] | None = None, user: str = ""
     ) -> list[SessionInfo]:
-        """Return a page of sessions that are not erased, the most recently active first; see `Store.sessions`."""
-        return await self.store.sessions(limit=limit, before=before, with_erased=False)
+        """Return a page of sessions that are not erased, the most recently active first; see `Store.sessions`. With
+        `user`, only those whose only user this is."""
+        if not user:
+            return await self.store.sessions(limit=limit, before=before, with_erased=False)
+        own = set(await self.runtime.inbox.sessions_of(self.name, user, alone=True))
+        found: list[SessionInfo] = []
+        while len(found) < (len(own) if limit is None else min(limit, len(own))):
+            page = await self.store.sessions(limit=SESSIONS_PER_READ, before=before, with_erased=False)
+            found += [info for info in page if info.id in own]
+            if len(page) < SESSIONS_PER_READ:
+                break
+            before = page[-1].active, page[-1].id
+        return found[:limit]
 
     async def fork(self, id: str, new: str = "", *, at: int | None = None) -> LiveSession:
         """Create a session from another's events up to `at`, or all of them."""
@@ -189,7 +202,7 @@ class Tenant:
             await live.session.fork(new, at=at)
             setup = await self.runtime.inbox.session_setup(self.name, id) or CONFIGURED_SETUP
             await self.runtime.inbox.set_session_setup(self.name, new, setup)
-            await self.runtime.inbox.copy_memory_sessions(self.name, id, new)
+            await self.runtime.inbox.copy_session_users(self.name, id, new)
             return self._keep(await self._open(new))
 
     async def delete(self, id: str) -> None:
@@ -251,9 +264,9 @@ class Tenant:
         return await self.memory(live.user).propose(events, session=live.id)
 
     async def erase_user(self, user: str) -> ErasedUser:
-        """Erase the user's memory, the sessions that were created for the user, those of drop-in clients that
-        showed the memory, and the chats in which only this user spoke. A log cannot lose single messages, so those
-        in chats with other people stay."""
+        """Erase the user's memory, the sessions that were created for the user, those in which drop-in clients have
+        named the user, and the chats in which only this user spoke. A log cannot lose single messages, so those in
+        chats with other people stay."""
         groups = await self._groups_of(user)
         kept = {id: count for id, (count, is_alone) in groups.items() if not is_alone}
         sessions = {*await self.runtime.inbox.sessions_of(self.name, user), *groups} - {*kept}

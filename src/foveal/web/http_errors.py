@@ -95,8 +95,10 @@ class HttpError(PicklableError, Exception):
         code: str = "",
         headers: Mapping[str, str] | None = None,
         members: Mapping[str, Any] | None = None,
+        about: str = "",
     ) -> None:
-        """`code` is the machine-readable name; `members` are further members of a problem document."""
+        """`code` is the machine-readable name; `members` are further members of a problem document. `about` is what
+        the request was about, as the audit trail names it; the client does not see it."""
         super().__init__(detail)
         self.status = status
         self.title: str = title or TITLES.get(status, "Refused")
@@ -104,6 +106,7 @@ class HttpError(PicklableError, Exception):
         self.code = code
         self.headers: dict[str, str] = dict(headers or {})
         self.members: dict[str, Any] = dict(members or {})
+        self.about = about
 
 
 def http_error_of(problem: FovealError) -> HttpError:

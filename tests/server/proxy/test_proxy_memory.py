@@ -190,6 +190,57 @@ def test_a_client_cannot_name_the_session_of_another_user(scene: Scene, dialect:
     scene.ask(dialect, "Hello.", memory="bob", session="other", token=scene.token(""))
 
 
+def named_by(dialect: str, user: str) -> Json:
+    """The fields with which a client names its user to the provider."""
+    return {"metadata": {"user_id": user}} if dialect == "anthropic" else {"user": user}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_erasing_a_user_finds_the_sessions_whose_requests_named_this_user(scene: Scene, dialect: str) -> None:
+    own = dict[str, str]()
+    for user in ("ada", "bob"):
+        scene.ask(dialect, "Hello.", **named_by(dialect, user))
+        own[user] = scene.session
+        scene.ask(dialect, "Hello.", "Answer 1.", "And now?", **named_by(dialect, user))
+    assert own["ada"] != own["bob"], "equal conversations of two users are two sessions"
+    tenant = scene.proxy.service.tenant("default")
+    erased = scene.proxy.do(tenant.erase_user("ada"))
+    assert own["ada"] in erased.sessions
+    left = [info.id for info in scene.proxy.do(tenant.sessions())]
+    assert own["bob"] in left
+    assert not {*erased.sessions} & {*left}
+    for session in left:
+        assert scene.proxy.do(scene.proxy.service.runtime.inbox.users_of("default", session)) == {"bob"}
+
+
+def test_several_users_may_speak_in_a_session_that_their_client_has_named(scene: Scene) -> None:
+    for user in ("ada", "bob"):
+        scene.ask("openai_chat", "Hello.", f"I am {user}.", "Hi.", session="shared", user=user)
+    tenant = scene.proxy.service.tenant("default")
+    assert scene.proxy.do(tenant.erase_user("ada")).sessions == ["shared"]
+    assert scene.proxy.do(tenant.sessions()) == []
+
+
+@pytest.mark.parametrize("memory", ["", "-"])
+def test_a_token_of_a_user_continues_no_session_of_nobody(scene: Scene, memory: str) -> None:
+    scene.ask("openai_chat", "Hello.")
+    of_nobody = scene.session
+    scene.ask("openai_chat", "Hello.", "Answer 1.", "It is PRIVATE.", session="named")
+    token, inbox = scene.token("bob"), scene.proxy.service.runtime.inbox
+    scene.ask("openai_chat", "Hello.", "Answer 1.", "What is it?", memory=memory, token=token)
+    assert scene.session != of_nobody
+    assert scene.proxy.do(inbox.users_of("default", scene.session)) == {"bob"}
+    own = scene.session
+    history = ("Hello.", "Answer 1.", "What is it?", "Answer 3.", "Thanks.")
+    scene.ask("openai_chat", *history, memory=memory, token=token)
+    assert scene.session == own, "it continues its own"
+    for session in ("named", of_nobody):
+        scene.ask("openai_chat", "Hello.", memory=memory, token=token, session=session, status=403)
+        assert scene.proxy.do(inbox.users_of("default", session)) == set()
+    scene.ask("openai_chat", "Hello.", memory=memory, token=token, session="new")
+    assert scene.proxy.do(inbox.users_of("default", "new")) == {"bob"}
+
+
 def test_a_user_cannot_continue_in_the_api_what_showed_the_memory_of_another(scene: Scene) -> None:
     scene.remember("ada", "My code word is plover.")
     scene.ask("openai_chat", "Hello.", memory="ada")

@@ -100,8 +100,9 @@ async def _memories_of(
 
 async def change_memory(
     sources: Iterable[ArchiveSource], change: MemoryChange, refusal: Callable[[ArchiveSource], str]
-) -> None:
-    """Carry out a change of a memory; raises `SessionMissing`, `NotWritable` or `NotRemembered`."""
+) -> str:
+    """Carry out a change of a memory and return its owner; raises `SessionMissing`, `NotWritable` or
+    `NotRemembered`."""
     from foveal.inspector.sessions.actions import opened_store  # loads the engine
 
     for source in sources:
@@ -113,7 +114,7 @@ async def change_memory(
                 async with opened_store(source) as store:
                     memory = Memory(found.owner, store=store, letter=letter_of(found.owner))
                     await _carry_out(memory, change)
-                return
+                return found.owner
     raise SessionMissing("there is no such memory here, or it was erased")
 
 
@@ -342,12 +343,10 @@ class SessionCollection:
     # ── Memories ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def memories(self) -> MemoryList:
-
         return await list_memories(self._sources, self._actor.refusal)
 
-    async def change_memory(self, change: MemoryChange) -> None:
-
-        await change_memory(self._sources, change, self._actor.refusal)
+    async def change_memory(self, change: MemoryChange) -> str:
+        return await change_memory(self._sources, change, self._actor.refusal)
 
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -260,8 +260,9 @@ class SessionSource(Protocol):
         """Return the memories of this place."""
         ...
 
-    async def change_memory(self, change: MemoryChange) -> None:
-        """Carry out a change of a memory; raises `FovealError` with advice if it cannot be done."""
+    async def change_memory(self, change: MemoryChange) -> str:
+        """Carry out a change of a memory and return its owner; raises `FovealError` with advice if it cannot be
+        done."""
         ...
 
     async def close(self) -> None: ...

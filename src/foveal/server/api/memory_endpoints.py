@@ -97,6 +97,7 @@ async def reject_proposal(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 
 async def propose_entries(call: ApiCall[ProposeBody, EmptyBody]) -> Response:
+    await call.access.check_session(call.body.session)
     user, session = _user(call), await call.tenant.session(call.body.session)
     if session.user != user:
         raise HttpError(422, f"session {session.id!r} was not created for this user", code="other_user")

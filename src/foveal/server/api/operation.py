@@ -3,8 +3,8 @@
 1. An `ApiOperation` is one row of a table. The routes and the OpenAPI document are both made from it.
 2. A body must be JSON and match its struct; so must the query string, with every parameter at most once. A handler
    sees only requests that were checked.
-3. The tenant comes from `guard` and from nowhere else, and so does the user of a token that names one: it reaches
-   no other user's sessions and memory, and what it asks models for counts for its user.
+3. The tenant comes from `guard` and from nowhere else, and so does the user of a token that names one. What the
+   path names is checked here (`check_access`), what a body or a list names in its handler, both by `UserAccess`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 from foveal.errors import FovealError, UnknownHandle
 from foveal.server import LiveSession, Service, Tenant
 from foveal.server.audit import AuditedObject
+from foveal.server.user_access import UserAccess
 from foveal.web.asgi_extensions import wait_for_client_end
 from foveal.web.event_stream import MayReadOn
 from foveal.web.http_errors import HttpError, http_error_of
@@ -73,26 +74,19 @@ class ApiCall(Generic[BodyT, QueryT]):
         """Return the session that the path names; raises `UnknownSession`."""
         return await self.tenant.session(self.path_params["session"])
 
-    async def check_user(self, *, spends: bool) -> None:
-        """Raise `HttpError` if the token names a user and the path something of another one. What `spends` must be
-        in a session of this user, so that it is counted."""
-        user, session = self.bound_user, self.path_params.get("session", "")
-        if not user:
-            return
-        if self.path_params.get("user", user) != user:
-            raise self.other_user_error()
-        if session:
-            inbox = self.service.runtime.inbox
-            users = await inbox.users_of(self.tenant_name, session)
-            setup = await inbox.session_setup(self.tenant_name, session)
-            if not users <= {user} or (spends and (setup is None or setup.user != user)):
-                await self.session()  # raises if there is none
-                raise self.other_user_error()
+    @cached_property
+    def access(self) -> UserAccess:
+        """What the caller reaches in its tenant."""
+        return UserAccess(self.tenant, self.bound_user)
 
-    def other_user_error(self) -> HttpError:
-        """Return the error for what does not belong to the user of the token."""
-        detail = f"this token belongs to the user {self.bound_user!r} and reaches nothing of others"
-        return HttpError(403, detail, code="other_user")
+    async def check_access(self, *, spends: bool) -> None:
+        """Raise `HttpError` if the path names something that the caller does not reach."""
+        if not self.bound_user:
+            return
+        if user := self.path_params.get("user"):
+            self.access.check_user(user)
+        if session := self.path_params.get("session"):
+            await self.access.check_session(session, spends=spends)
 
     def require_worker(self) -> Worker:
         """Return the worker; raises `HttpError` if this server runs no background jobs."""
@@ -200,8 +194,12 @@ class Endpoint:
             raise HttpError(405, f"this path allows {allowed}", headers={"Allow": allowed})
         try:
             call = await self._call(request, operation)
-            await call.check_user(spends=operation.method == "POST")
+            await call.check_access(spends=operation.method == "POST")
             response = await operation.handler(call)
+        except HttpError as refused:
+            if refused.about:
+                request.state.audited = AuditedObject(refused.about)
+            raise
         except FovealError as problem:
             raise _api_error(problem) from problem
         await response(scope, receive, send)

@@ -154,10 +154,7 @@ async def run_schedule(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 
 def _store(call: ApiCall[Any, Any]) -> ScheduleStore:
-    if (
-        call.bound_user
-    ):  # schedules belong to the tenant, and those of a user would not be counted for this user
-        raise call.other_user_error()
+    call.access.check_unbound()  # schedules belong to the tenant; those of a user would not count for this user
     return ScheduleStore(call.service.runtime.database)
 
 

@@ -116,10 +116,11 @@ def _environment(runtime: Runtime) -> Mapping[str, str]:
 async def create_session(call: ApiCall[NewSession, EmptyBody]) -> Response:
     given = call.body
     user = given.user or call.bound_user
-    if call.bound_user not in ("", user):
-        raise call.other_user_error()
+    call.access.check_user(user)
     if given.id:
         call.audit_as(f"session:{given.id}")
+    if given.continue_from:
+        await call.access.check_session(given.continue_from)
     check_model(given.model, call.service.runtime)
     if user and find_place(call.tenant.name, given.id or "") is not None:
         detail = "this is the id of a bot's chat, whose users are those who write there: leave out `user`"
@@ -189,7 +190,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 async def list_sessions(call: ApiCall[EmptyBody, ListQuery]) -> Response:
     last = _decode_cursor(call.query.after) if call.query.after else None
     before = None if last is None else (last.active, last.id)
-    found = await call.tenant.sessions(limit=call.query.limit + 1, before=before)
+    found = await call.access.sessions(limit=call.query.limit + 1, before=before)
     page, more = found[: call.query.limit], len(found) > call.query.limit
     agents = await call.tenant.agents([info.id for info in page])
     return json_response(

@@ -287,8 +287,8 @@ class AuditMiddleware:
        in place of the response, except for reads: their rows wait.
     2. The route says what a request does, and its path with whom. A request that creates something names it in the
        header `Location`, or its handler names it in the state of the request (`audited`). The inspector says there
-       which session it has opened (`session_id`), which operation was performed (`operation`) and which token was
-       typed (`login_token`).
+       which session or whose memories it is about (`objects`, a row for each), which operation was performed
+       (`operation`) and which token was typed (`login_token`).
     3. Drop-in requests and turns pass without any work.
     """
 
@@ -329,10 +329,12 @@ class AuditMiddleware:
         elif caller is None:
             return  # a page for browsers that have not logged in
         audited: AuditedObject | None = state.get("audited")
-        if action is not None:
+        if action is None:
+            return
+        for object in state.get("objects") or [_object(scope, start) if audited is None else audited.name]:
             await self._trail.record(
                 action,
-                _object(scope, start) if audited is None else audited.name,
+                object,
                 tenant=_tenant(caller, audited),
                 actor="" if caller is None else caller.token_id or WITHOUT_TOKEN,
                 outcome=outcome,
@@ -353,8 +355,6 @@ def _outcome(status: int) -> AuditOutcome:
 def _object(scope: Scope, start: Message) -> str:
     """Return what a request is about, as the trail names it; "" if that is a list."""
     named: Mapping[str, str] = scope.get("path_params", {})
-    if session := scope["state"].get("session_id"):
-        return f"session:{session}"
     for kind in _OBJECTS:
         if kind in named:
             return f"{kind}:{named[kind]}"

@@ -96,8 +96,8 @@ class ProxiedConversation(RecognisedMessages):
         """The configuration that the session was opened with."""
         self.noted_output: tuple[int, int] = (0, 0)
         """The client's limit for the answer and the one that was sent in its place, as the newest note has them."""
-        self.memory_users: set[str] = set()
-        """Users for whom it is recorded that the session shows their memory."""
+        self.users: set[str] = set()
+        """The recorded users of the session, as this process knows them."""
         self.last_sent_messages: Sequence[dict[str, Any]] = ()
         """The unmarked messages of the previous reduced request: cache marks depend on them."""
 

@@ -255,7 +255,13 @@ class ProxyEndpoints:
         try:
             conversations = self._upstreams.conversations.tenant(tenant)
             exchange = await conversations.start_exchange(
-                client_request, model, summarise, session_id=session_id, memory=memory
+                client_request,
+                model,
+                summarise,
+                session_id=session_id,
+                memory=memory,
+                user=spender.user,
+                is_bound=bool(request.state.caller.user),
             )
         except MalformedMessage as malformed:
             return None, f"{malformed}"
@@ -268,7 +274,7 @@ class ProxyEndpoints:
             )
             raise HttpError(409, detail, code="session_exists") from None
         except SessionOfAnotherUser:
-            detail = f"the session {session_id!r} has shown the memory of another user: use another id"
+            detail = f"the session {session_id!r} is of another user, or of none: use another id"
             raise HttpError(403, detail, code="other_user") from None
         except StoreError as failure:
             self._runtime.store_failed(tenant, failure)
@@ -377,7 +383,7 @@ def _retry_key(
     headers = request.headers
     names = ("authorization", "x-api-key", "x-foveal-session", IDEMPOTENCY_HEADER)
     given = (headers.get(name) for name in names)
-    return request.state.caller.tenant, target.url, memory, *given, _RepeatedBody(body)
+    return request.state.caller, target.url, memory, *given, _RepeatedBody(body)
 
 
 class _RepeatedBody:
@@ -435,8 +441,8 @@ def _with_user(choice: MemoryChoice, client_request: ClientRequest) -> MemoryCho
 
 
 def spending_user(request: Request, client_request: ClientRequest, memory: MemoryChoice | None) -> str:
-    """Return the user whose budget a request uses: that of its token, else the one whom its header or its body
-    names; "" if none does."""
+    """Return the user whose budget a request uses and whose session it is: that of its token, else the one whom
+    its header or its body names; "" if none does."""
     of_token: MemoryChoice | None = request.state.caller.memory
     named = (None if of_token is None else _with_user(of_token, client_request)) or memory
     user = client_request.end_user if named is None else named.user

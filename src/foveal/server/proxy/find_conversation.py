@@ -4,8 +4,9 @@
 2. A client that names its session gets that one: what differs is rewound, and nothing is forked.
 3. A request with a summary that the provider has made of a conversation continues that one, whatever of it the
    request leaves out: what it leaves out is rewound, so the log has it.
-4. A request that shows the memory of a user continues no conversation that has shown the memory of another user:
-   one that is found is left alone, one that the client names is refused.
+4. A request that names a user continues no conversation of another user that is found, and one with a token of a
+   user none of nobody either. A session that the client names is refused if the request has such a token or shows a
+   memory. The user is recorded with the session before any text.
 5. A request whose beginning is being answered for another request, by this server or another one, gets a fork; one
    that continues after a reply that is just being recorded waits for the recording.
 6. A conversation that its client has compacted by itself is reduced only if a request would not fit otherwise.
@@ -177,16 +178,20 @@ class SessionGone(Exception):
 
 
 class SessionOfAnotherUser(Exception):
-    """A client names a session that has shown the memory of another user."""
+    """A client names a session that is of another user, or with a token of a user one of no user."""
 
 
 class _Incoming(NamedTuple):
-    """A request, the model it asks for, how to send requests upstream with its key, and its memory."""
+    """A request, the model it asks for, how to send requests upstream with its key, its memory, and whose it is."""
 
     request: ClientRequest
     model: Model
     send: SendUpstream
     memory: MemoryChoice | None = None
+    user: str = ""
+    """The user whom its token, its header or its body names; that of its memory, if it has one."""
+    is_bound: bool = False
+    """Whether its token names the user, and so reaches nothing of others."""
 
 
 class TenantConversations:
@@ -228,13 +233,16 @@ class TenantConversations:
         *,
         session_id: str = "",
         memory: MemoryChoice | None = None,
+        user: str = "",
+        is_bound: bool = False,
     ) -> Exchange:
-        """Record a request and return its exchange, which shows the memory if one is asked for. Raises
+        """Record a request and return its exchange, which shows the memory if one is asked for. `user` is recorded
+        with the session; `is_bound` says that the token of the request names this user. Raises
         `MalformedMessage`, `BadSetting` for an invalid session id, `SessionExists` for a session that the proxy did
         not open, `SessionOfAnotherUser`, and `StoreError`."""
         self._starting += 1
         try:
-            return await self._start(_Incoming(request, model, send, memory), session_id)
+            return await self._start(_Incoming(request, model, send, memory, user, is_bound), session_id)
         finally:
             self._starting -= 1
 
@@ -324,14 +332,15 @@ class TenantConversations:
         return await self._index.find(self._tenant.name, list(dict.fromkeys(request.digests)))
 
     async def _is_of_another_user(self, id: str, incoming: _Incoming) -> bool:
-        """Return whether a session has shown the memory of another user than this request asks for. The answer
-        stays the same while the session is locked."""
-        if incoming.memory is None or not self._tenant.has_memories:
+        """Return whether a session has words or the memory of another user than this request names; with a token of
+        a user, also whether it is of no user. The answer stays the same while the session is locked."""
+        if not incoming.user:
             return False
         conversation, _ = self._open.get(id, (None, None))
-        if conversation is not None and incoming.memory.user in conversation.memory_users:
+        if conversation is not None and conversation.users == {incoming.user}:
             return False
-        return not await self._runtime.inbox.users_of(self._tenant.name, id) <= {incoming.memory.user}
+        users = await self._runtime.inbox.users_of(self._tenant.name, id)
+        return users != {incoming.user} if incoming.is_bound else not users <= {incoming.user}
 
     async def _find_summarised(
         self, request: ClientRequest, sessions: Sequence[KnownSession]
@@ -347,7 +356,7 @@ class TenantConversations:
 
     async def _continue_summarised(self, made: KnownSession, incoming: _Incoming) -> Exchange | None:
         """Continue a session after a summary that the provider made of it, or a fork if it has gone on since; None
-        if the session is gone, or has shown the memory of another user."""
+        if the session is gone, or of another user."""
         request = incoming.request
         try:
             with await self._claim(made.session) as claim:
@@ -371,7 +380,7 @@ class TenantConversations:
     async def _continue(
         self, found: KnownSession, incoming: _Incoming, *, has_equals: bool
     ) -> Exchange | None:
-        """Continue a session or a fork of it; None if the session is gone, or has shown the memory of another user.
+        """Continue a session or a fork of it; None if the session is gone, or of another user.
         If other sessions begin equally, a reply that differs is not taken for another form of this session's."""
         request = incoming.request
         known = count_up_to(request.digests, found.end.digest)
@@ -419,7 +428,9 @@ class TenantConversations:
         request = incoming.request
         if id not in self._open:
             await self._create_named(id, incoming)
-        if await self._is_of_another_user(id, incoming):
+        # Several users whom only bodies name may speak in a session that their client has named.
+        shows_memory = incoming.memory is not None and self._tenant.has_memories
+        if (incoming.is_bound or shows_memory) and await self._is_of_another_user(id, incoming):
             raise SessionOfAnotherUser
         conversation = await self._current(id, incoming)
         known = conversation.count_known(request.digests)
@@ -435,7 +446,7 @@ class TenantConversations:
         try:
             first = (await self._tenant.fast_store.read(id, first=0, last=0))[0].fact
         except UnknownSession:
-            await self._open_conversation(id, incoming, origin=PROXY_ORIGIN)
+            await self._add_user(await self._open_conversation(id, incoming, origin=PROXY_ORIGIN), incoming)
             return
         if isinstance(first, Opened) and first.origin != PROXY_ORIGIN:
             raise SessionExists(id)
@@ -470,7 +481,7 @@ class TenantConversations:
         _, side_state = await self._index.load(tenant, found.session)
         with await self._claim(id) as claim:
             async with self._lock(id):
-                await self._runtime.inbox.copy_memory_sessions(tenant, found.session, id)
+                await self._runtime.inbox.copy_session_users(tenant, found.session, id)
                 await self._tenant.fast_store.fork(found.session, id, at=seq)
                 conversation = await self._open_conversation(id, incoming, origin=f"{found.session}@{seq}")
                 # The texts of instructions at that event are not known: an empty digest makes them count as edited.
@@ -512,6 +523,7 @@ class TenantConversations:
         """Append what is new, after a rewind to the first `rewind_to` messages if given, and fit. The caller holds
         the session lock."""
         request, is_new = incoming.request, conversation.last_message is None
+        await self._add_user(conversation, incoming)
         if (is_new or rewind_to is not None) and self._client_summaries.begin(chunks):
             conversation.mark_client_compacts()
         try:
@@ -533,6 +545,13 @@ class TenantConversations:
         self._exchanges[exchange.request_digest] = exchange
         return exchange
 
+    async def _add_user(self, conversation: ProxiedConversation, incoming: _Incoming) -> None:
+        """Record whose session it is, before any text is: erasing the user must find it."""
+        if incoming.user and incoming.user not in conversation.users:
+            inbox, place = self._runtime.inbox, (self._tenant.name, conversation.id)
+            await inbox.add_session_user(*place, incoming.user)
+            conversation.users = await inbox.users_of(*place)
+
     async def _use_memory(
         self, conversation: ProxiedConversation, asked: MemoryChoice | None, *, has_news: bool
     ) -> None:
@@ -542,9 +561,6 @@ class TenantConversations:
         if asked is None or not self._tenant.has_memories:
             session.memories = ()
             return
-        if asked.user not in conversation.memory_users:  # so that erasing the user finds the session
-            await self._runtime.inbox.add_memory_session(self._tenant.name, session.id, asked.user)
-            conversation.memory_users.add(asked.user)
         memory = self._tenant.memory(asked.user)
         session.memories = (memory,)
         if asked.hears and has_news and last is not None:
