@@ -231,7 +231,7 @@ class ClientRequest:
     def end_user(self) -> str:
         """The user whom the client names to the provider; "" if it names none."""
         metadata = self._field("metadata") if self.dialect == "anthropic" else None
-        named = [metadata.get("user_id")] if isinstance(metadata, dict) else []
+        named = [_user_of_claude_code(metadata.get("user_id"))] if isinstance(metadata, dict) else []
         if self.dialect in ("openai_chat", "openai_responses"):
             named = [self._field("safety_identifier"), self._field("user")]
         return next((value for value in named if isinstance(value, str) and value), "")
@@ -589,6 +589,21 @@ class ClientHistory(NamedTuple):
         if not refers:
             cache.add(split.blocks, KnownHistory(ends, digests, instructions))
         return cls(messages, digests, instructions, refers)
+
+
+def _user_of_claude_code(named: object) -> object:
+    """Return the user in the `metadata.user_id` of a request: Claude Code adds its session, which is no other user
+    when a conversation is resumed."""
+    if not isinstance(named, str):
+        return named
+    if named.startswith("{"):
+        with suppress(msgspec.DecodeError):
+            fields = msgspec.json.decode(named, type=dict[str, Any])
+            return fields.get("account_uuid") or fields.get("device_id")
+    return _SESSION_OF_CLAUDE_CODE.sub("", named)
+
+
+_SESSION_OF_CLAUDE_CODE: Final = re.compile(r"_session_[0-9a-f-]{36}$")
 
 
 def instruction_digest(message: Json) -> bytes:

@@ -327,3 +327,23 @@ def test_index_queries_use_an_index_and_scan_no_table() -> None:
         assert plan
         assert not any("SCAN heads" in step or step.endswith("(tenant=?)") for step in plan), plan
     connection.close()
+
+
+# ── Whose it is ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("named", "user"),
+    [
+        ("ann", "ann"),
+        ("user_1f_account_2a_session_0b0e6f1a-58d7-4f0e-9b1c-2f8f3a4b5c6d", "user_1f_account_2a"),
+        ('{"device_id": "1f", "account_uuid": "2a", "session_id": "0b0e"}', "2a"),
+        ('{"device_id": "1f", "account_uuid": "", "session_id": "0b0e"}', "1f"),
+        ("{no JSON", "{no JSON"),
+        ("[1]", "[1]"),
+        (7, ""),
+    ],
+)
+def test_a_resumed_conversation_of_claude_code_is_of_the_same_user(named: object, user: str) -> None:
+    body = {"model": "m", "messages": [], "metadata": {"user_id": named}}
+    assert ClientRequest("anthropic", json.dumps(body).encode()).end_user == user

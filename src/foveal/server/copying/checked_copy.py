@@ -448,8 +448,8 @@ class _SessionCopy:
             events = await self._source.read(self._info.id, first=start, last=last)
             if [event.seq for event in events] != list(range(start, last + 1)):
                 raise StoreUnusable(
-                    f"session {self._info.id!r} of the source has {counted(self._info.events, 'event')}, but not all"
-                    f" of {start} to {last} can be read: it is damaged; restore a backup"
+                    f"session {self._info.id!r} of the source has {counted(self._info.events, 'event')}, but"
+                    f" not all of {start} to {last} can be read: it is damaged; restore a backup"
                 )
             yield events
             self._size.adapt(len(events), sum(len(encode(event)) for event in events))
