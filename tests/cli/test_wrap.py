@@ -228,6 +228,31 @@ def test_the_server_ends_with_the_command_that_has_started_it(home: Path, sent: 
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_while_the_server_starts_ends_both_at_once(home: Path, sent: signal.Signals) -> None:
+    environ = script_agent(home, "echo started")
+    with subprocess.Popen(
+        foveal_command("wrap", "claude"),
+        cwd=home,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        log = home / ".local/state/foveal/wrap/claude.log"
+        assert process.stderr.readline() == f"foveal: starting a server for this run; its log is {log}\n"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        until(lambda: children.read_text().split())
+        (server,) = children.read_text().split()
+        process.send_signal(sent)
+        assert process.wait(60) == 128 + sent
+        assert process.stdout.read() == ""
+    assert not Path(f"/proc/{server}").exists()
+
+
+@pytest.mark.long
 def test_ctrl_c_is_for_the_agent(home: Path) -> None:
     environ = script_agent(home, "trap 'exit 3' INT; echo ready; while :; do sleep 0.1; done")
     with subprocess.Popen(

@@ -844,6 +844,24 @@ def test_why_examines_a_foveal_log_as_recorded() -> None:
     assert (place.handle, place.level, place.rule, place.by) == ("e2", "masked", "mine", "e5 masked (budget)")
 
 
+def test_why_says_of_a_hidden_message_that_something_else_repeats_its_text() -> None:
+    facts = [
+        UserSaid(content="Look."),
+        ModelSaid(content=(Call(id="c", name="look", arguments="{}"),)),
+        ToolReturned(call_id="c", content="a hammer, and a long list"),
+        ModelSaid(content="Seen."),
+        Masked(masks=(Mask(target=2, text="[masked: a hammer]"),), reason="budget", rule="mine"),
+        UserSaid(content="And now?"),
+        ModelSaid(content="Gone."),
+    ]
+    recording = Transcript(id="own", source="foveal", facts=tuple((fact, None) for fact in facts))
+    found = why(recording, call=3, text="a hammer", policy=None, setting=SETTING)
+    assert answer_text(found).splitlines() == [
+        "yes: the text is in the request of call 3 of 3, in what stands there for the messages that have it:",
+        "  e2 tool_returned, from call 2 on: now masked by e4 masked (budget) (rule mine)",
+    ]
+
+
 def test_why_numbers_calls_as_the_inspector_numbers_requests() -> None:
     """Answers that an edit took back, and requests whose answers were lost, were sent all the same."""
     facts = [

@@ -279,8 +279,9 @@ async def test_undo_without_a_name_takes_back_the_newest_reduction(stores: Calla
         with pytest.raises(ContextOverflow) as problem:
             await session.undo()
         assert re.search(
-            rf"{newest.handle} cannot be taken back: the request would take [\d.]+ % of the window "
-            r"\([\d,]+ tokens\), and at most [\d.]+ % \([\d,]+\) fit; `expand` a single event",
+            rf"^{newest.handle} was not taken back: the request would take [\d.]+ % of the window "
+            r"\([\d,]+ tokens\), and at most [\d.]+ % \([\d,]+\) fit; `expand` a single event .*"
+            rf', or take it back all the same with `undo\("{newest.handle}"\)`: the next request is reduced again$',
             str(problem.value),
         )
         assert await session.events() == log, "nothing is recorded"

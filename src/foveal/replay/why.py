@@ -260,7 +260,9 @@ def answer_text(given: WhyAnswer) -> str:
 
 def _verdict(given: WhyAnswer) -> str:
     if given.shown:
-        return f"yes: the text is in the request of call {given.call} of {given.calls}"
+        yes = f"yes: the text is in the request of call {given.call} of {given.calls}"
+        is_repeated = given.places and all(place.level != "full" for place in given.places)
+        return f"{yes}, in what stands there for the messages that have it:" if is_repeated else yes
     if not given.places:
         if given.later is None:
             return "no: the text is nowhere in this conversation; give it exactly as it was written"

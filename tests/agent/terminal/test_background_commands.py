@@ -14,6 +14,7 @@ import pytest
 from foveal.core.log import ToolReturned, text_of
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.sandbox_here import needs_sandbox
+from support.terminal import ENTER
 
 SERVER: Final = "echo $$ > pid; echo listening on 8080; sleep 100 & echo $! > child; wait"
 START: Final = [("run", {"command": SERVER, "background": True})]
@@ -313,12 +314,41 @@ def test_rewind_restores_what_a_background_command_deleted(
         wait_for(project.folder / "second")
         handle = (await chat.send("/rewind")).splitlines()[-1].split()[0]
         said = await chat.send(f"/rewind {handle} files")
-        assert "changed while a command ran unattended, perhaps by you: " in said
+        # What it did before another call of the agent is recorded with that call, sooner or later.
+        assert re.search(r"changed while a command ran unattended, perhaps by you: (b\.txt, )?c\.txt\n", said)
+        deleted = re.search(r"deleted, perhaps yours: (.*) \(made while a command ran unattended\)\n", said)
+        assert deleted
+        assert {*deleted[1].split(", ")} - {"gone"} == {"go", "second"}
         texts = [(project.folder / name).read_text() for name in ("a.txt", "b.txt", "c.txt")]
         assert texts == ["one\ntwo\n", "b\n", "c\n"]
         assert not (project.folder / "gone").exists()
 
     run_chat(project, monkeypatch, steps, yes=True, sandbox="auto")
+
+
+@needs_sandbox
+def test_a_small_screen_names_first_what_a_rewind_deletes_that_is_perhaps_not_of_the_agent(
+    project: ChatProject,
+) -> None:
+    job = "touch begun; until test -e go; do sleep 0.05; done; seq 300 > made.txt; touch ended; sleep 100"
+    project.script([("run", {"command": job, "background": True})], "Started.")
+    with project.terminal("--session", "s", "--yes", columns=50, rows=20, env=SANDBOX) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("start it")
+        terminal.see("Started.")
+        wait_for(project.folder / "begun")
+        (project.folder / "yours.txt").write_text("by the user\n")
+        (project.folder / "go").touch()
+        wait_for(project.folder / "ended")
+        terminal.enter("/rewind")
+        terminal.see("type to search")
+        terminal.type(ENTER)
+        seen = terminal.see("more lines between")
+        assert "deleted, perhaps yours: " in seen
+        assert "yours.txt" in re.sub(r"[\s┊]", "", seen.split("more lines between")[0])
+        terminal.answer("n")
+        terminal.see("nothing was changed")
+    assert (project.folder / "yours.txt").exists()
 
 
 def wait_for(path: Path) -> None:

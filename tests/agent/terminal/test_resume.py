@@ -164,7 +164,27 @@ def test_the_advice_to_continue_names_the_chosen_model_and_agent(project: ChatPr
         terminal.enter("/model scripted/other")
         terminal.see("scripted/other · window")
         terminal.type(CTRL_D)
-        terminal.see("to continue: foveal --resume s --model scripted/other --agent reviewer")
+        terminal.see("to continue: foveal --resume s --agent reviewer --model scripted/other")
+
+
+def test_the_advice_to_continue_names_what_the_user_has_set(project: ChatProject) -> None:
+    options = ("--window", "30000", "--no-tools", "--no-project", "--yes", "--set", "tools.approval=ask")
+    with project.terminal("--session", "s", *options, columns=200) as terminal:
+        terminal.see("ctx ")
+        terminal.enter("hi")
+        terminal.see("Hello you.")
+        terminal.enter("/policy recent")
+        terminal.see("recent · mode")
+        terminal.enter("/model scripted/other")
+        terminal.see("scripted/other · window 30,000")
+        terminal.type(CTRL_D)
+        assert terminal.ended() == 0
+        [advice] = re.findall(r"to continue: foveal (.*)", terminal.text)
+    # What the user has allowed is left out, here `--yes`.
+    assert advice.split() == [
+        *("--resume", "s", "--set", "tools.approval=ask", "--policy", "recent", "--model", "scripted/other"),
+        *("--window", "30000", "--no-project", "--no-tools"),
+    ]
 
 
 def test_the_last_turns_are_drawn_as_the_first_time(project: ChatProject) -> None:

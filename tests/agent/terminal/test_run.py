@@ -185,3 +185,29 @@ def test_run_uses_what_the_user_has_allowed_in_the_chat(project: ChatProject) ->
     assert "1 item of this project is not used, because there is no terminal to ask at" in done.stderr
     assert done.stderr.count("not used") == 1
     assert "delete everything" not in json.dumps(project.request("u"))
+
+
+# ── A window without room ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("tools", [(), ("--no-tools",)])
+def test_a_window_in_which_no_message_fits_is_refused_with_one_that_is_enough(
+    project: ChatProject, tools: tuple[str, ...]
+) -> None:
+    for command in ("run", "chat"):
+        done = project.run_piped(
+            command, *tools, "--window", 10, *(["hi"] if command == "run" else []), input="hi\n"
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+    refused = re.search(
+        r"no message fits into a window of 10 tokens: (\d+) are left for a request, of which the instructions take "
+        r"([\d,]+) and the tools ([\d,]+); set --window to ([\d,]+) or more(, or leave out the tools with "
+        r"--no-tools)?\n",
+        done.stderr,
+    )
+    assert refused
+    left, system, of_tools, enough = (int(refused[group].replace(",", "")) for group in range(1, 5))
+    assert left < 10 < system
+    assert (of_tools > 0, bool(refused[5])) == (not tools, not tools)
+    done = project.run_piped("run", *tools, "--window", enough, "hi")
+    assert (done.returncode, done.stdout) == (0, "Hello **you**.\n"), done.stderr

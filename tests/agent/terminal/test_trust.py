@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from foveal.errors import UnknownSession
 from support.chat_project import ChatProject
 from support.provider_stand_in import Answer, StandIn
 from support.terminal import ENTER, ESCAPE, Terminal
@@ -196,10 +197,23 @@ def test_without_a_terminal_nothing_is_used_unless_the_hash_matches(hostile: Hos
 
     (hostile.folder / "marker").unlink()
     hostile.write("tools/serve.sh", SCRIPT + "# more\n")
-    done = hostile.run("--trust-hash", whole, session="changed")
-    assert (done.returncode, hostile.has_run) == (0, False)
-    assert "rhymes" not in json.dumps(hostile.chat.request("changed"))
-    assert f"--trust-hash {whole} is not the hash of what this project brings" in done.stderr
+    for command, more in (("run", ("hi",)), ("run", ("--json", "hi")), ("chat", ())):
+        done = hostile.chat.run_piped(
+            command, "--session", "changed", "--trust-hash", whole, *more, input="hi\n"
+        )
+        assert (done.returncode, done.stdout, hostile.has_run) == (2, "", False)
+        assert done.stderr.endswith(
+            f"error: --trust-hash {whole} is not the hash of what this project brings: 3 items with the hash "
+            f"{hostile.trust_hash()}. `foveal config project` shows them\n"
+        )
+    with pytest.raises(UnknownSession):
+        hostile.chat.request("changed")
+
+
+def test_a_hash_of_something_is_wrong_where_a_project_brings_nothing(project: ChatProject) -> None:
+    done = project.run_piped("run", "--trust-hash", "123", "hi")
+    assert (done.returncode, done.stdout, project.store.exists()) == (2, "", False)
+    assert "--trust-hash 123 is not the hash of what this project brings: 0 items" in done.stderr
 
 
 def test_without_the_project_there_is_nothing_to_say(hostile: HostileProject) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -22,7 +23,7 @@ from foveal.agent.permissions.command_rules import SHELL_TOOL
 from foveal.agent.permissions.protected_paths import SetAside
 from foveal.agent.terminal import factory
 from foveal.agent.terminal.factory import ChatConfig, SummaryWriters, WatchedProvider
-from foveal.agent.terminal.options import ChatOptions
+from foveal.agent.terminal.options import ChatOptions, WrongOption
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.plan_mode import PlanMode
 from foveal.agent.terminal.project_consent import (
@@ -65,6 +66,10 @@ from foveal.stores.session_locks import SessionLock, SessionLocks
 
 _MAX_NAMED_FILES = 5
 """Files that a notice names."""
+_MIN_MESSAGE_TOKENS = 16
+"""Tokens of a short message."""
+_MIN_ROOM_SHARE = 0.75
+"""Share of a larger window that is added to the room at least; the rest is for the answer and the margin."""
 _LAST_CHECKED_SEQ = 20
 """A session whose events up to this one are all `Opened` is new and gets the system text."""
 
@@ -105,6 +110,8 @@ class ChatState:
         self._use = SessionUse(options.store)
         self._wants_tools = options.tools
         """What the user has said about tools; None: nothing."""
+        self._window_set: int | None = config.loaded.get("window") if "window" in config.flags else None
+        """The window that the user has set for this chat; None: that of each model."""
         self._connect_mcp_servers: Callable[[Config], Awaitable[list[Tool]]]
         self._mcp_tools: list[Tool] | None = None
         """None until the servers are connected, which they are once tools are offered."""
@@ -132,13 +139,13 @@ class ChatState:
         state = cls(options, ui, store, config, consent)
         state._connect_mcp_servers = partial(factory.connect_mcp_servers, options, stack, state._warn)
         id = await choose_session_id(store, options, ui) or factory.new_session_id()
-        provider = WatchedProvider(factory.make_provider(None, config, progress=state.show_download))
-        await ensure_ollama_window(provider.provider)
+        provider = await state._provider(config)
         origin = await find_session(store, options.continue_from) if options.continue_from else ""
         if origin:
             await state._carried_facts(origin, options.carry, config, provider)
         await state._open_session(id, config, provider, origin=origin)
         stack.push_async_callback(state.close)
+        state._check_window()
         await state._recover_changes()
         if origin:
             await state._append_record(origin, options.carry)
@@ -222,6 +229,11 @@ class ChatState:
         return (
             not factory.is_bundled(self.provider.provider) if self._wants_tools is None else self._wants_tools
         )
+
+    def option_words(self) -> list[str]:
+        """Return the options of the command that start a chat with what the user has set in this one."""
+        tools = {None: [], True: ["--tools"], False: ["--no-tools"]}[self._wants_tools]
+        return [*self.config.option_words(), *tools]
 
     async def offer_tools(self, wanted: bool) -> None:  # noqa: FBT001 - the only argument
         """Offer tools to the model from now on, or none."""
@@ -362,9 +374,31 @@ class ChatState:
 
     def _instruction_room(self) -> int:
         """Return the tokens that a request has for messages, beside the system text and the tools."""
-        settings = self.config.engine_settings(self.provider.model)
-        beside = (self._system_text(), json.dumps(self.toolbox.schemas, ensure_ascii=False))
-        return max(0, Engine(settings).budget().hard - sum(settings.counter.count_all(beside)))
+        return max(0, self._request_room() - sum(self._tokens_beside()))
+
+    def _request_room(self) -> int:
+        return Engine(self.config.engine_settings(self.provider.model)).budget().hard
+
+    def _tokens_beside(self) -> tuple[int, int]:
+        """Return the tokens of the system text, and of the definitions of the tools."""
+        counter, schemas = self.config.engine_settings(self.provider.model).counter, self.toolbox.schemas
+        system, tools = counter.count_all((self._system_text(), json.dumps(schemas, ensure_ascii=False)))
+        return system, tools if schemas else 0
+
+    def _check_window(self) -> None:
+        """Raise an error if no request fits into the window."""
+        room, (system, tools) = self._request_room(), self._tokens_beside()
+        missing = system + tools + _MIN_MESSAGE_TOKENS - room
+        if missing <= 0:
+            return
+        window = self.provider.model.window
+        enough = window + math.ceil(missing / _MIN_ROOM_SHARE)
+        without = ", or leave out the tools with --no-tools" if self.toolbox.schemas else ""
+        text = (
+            f"no message fits into a window of {window:,} tokens: {room:,} are left for a request, of which the "
+            f"instructions take {system:,} and the tools {tools:,}; set --window to {enough:,} or more{without}"
+        )
+        raise FovealError(text) if self._window_set is None else WrongOption(text)
 
     async def continue_from(self, origin: str, carry: Carry = "record") -> None:
         """Switch to a new session that begins with a record of another one."""
@@ -409,8 +443,7 @@ class ChatState:
         if chosen is not self.config:
             chosen = await self._ask_about_settings(chosen)
         if model is not None:
-            provider = WatchedProvider(factory.make_provider(None, chosen, progress=self.show_download))
-            await ensure_ollama_window(provider.provider)
+            chosen, provider = await self._provider_with_window(chosen)
         old_session, old_writers, old_provider = self.session, self.writers, self.provider
         await self._open_session(id or self.session.id, chosen, provider, origin=origin)
         if self.session.id != old_session.id:
@@ -420,6 +453,28 @@ class ChatState:
         if provider.provider is not old_provider.provider:
             await old_provider.close()
             self.warm_up()
+
+    async def _provider_with_window(self, config: ChatConfig) -> tuple[ChatConfig, WatchedProvider]:
+        """Return the provider of a model with the window that the user has set, unless the model has a smaller one;
+        a guessed window does not count."""
+        provider = await self._provider(config)
+        model, wanted = provider.model, self._window_set
+        if wanted is None:
+            return config, provider
+        if wanted > model.window and model.sources.get("window") != "default":
+            self._warn(
+                f"the window of {wanted:,} tokens that you have set is not used: {provider.name} has "
+                f"{model.window:,}"
+            )
+            return config, provider
+        await provider.close()
+        config = config.with_window(wanted)
+        return config, await self._provider(config)
+
+    async def _provider(self, config: ChatConfig) -> WatchedProvider:
+        provider = WatchedProvider(factory.make_provider(None, config, progress=self.show_download))
+        await ensure_ollama_window(provider.provider)
+        return provider
 
     def warm_up(self) -> None:
         """Start a local model, or import the client library, while the user types; the first request reports the

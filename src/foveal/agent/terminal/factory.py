@@ -151,6 +151,15 @@ MAX_RESULT_SHARE: Final = 0.1
 """The same as a share of the room; the smaller limit applies."""
 
 
+_OPTIONS: Final = {
+    "model": "--model",
+    "window": "--window",
+    "context.policy": "--policy",
+    "compaction.mode": "--mode",
+}
+"""Options that set one value of the configuration; `--set` sets any other."""
+
+
 class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a chat, and the flags with which it is loaded again."""
 
@@ -201,12 +210,22 @@ class ChatConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self._load(self.folder, flags, self.trust, project=self.project, agent=self.agent)
 
     def with_model(self, name: str) -> ChatConfig:
-        # The window flag describes the old model.
+        """Return the configuration with another model and its own window."""
         kept = {flag: value for flag, value in self.flags.items() if flag != "window"}
         return self._with_flags(kept | {"model": name})
 
+    def with_window(self, tokens: int) -> ChatConfig:
+        return self._with_flags(self.flags | {"window": tokens})
+
     def with_policy(self, name: str) -> ChatConfig:
         return self._with_flags(self.flags | {"context.policy": name})
+
+    def option_words(self) -> list[str]:
+        """Return the options of the command that load this configuration."""
+        words = ["--agent", self.agent] if self.agent else []
+        for name, value in self.flags.items():
+            words += [_OPTIONS[name], str(value)] if name in _OPTIONS else ["--set", f"{name}={value}"]
+        return words if self.project else [*words, "--no-project"]
 
     @property
     def notes(self) -> tuple[str, ...]:

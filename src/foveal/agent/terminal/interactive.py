@@ -207,19 +207,14 @@ async def run_interactive(options: ChatOptions) -> int:
 
 
 async def resume_advice(state: ChatState) -> list[Row]:
-    """Return how to continue the session later, with the model and the agent that the user has chosen; no rows if
-    it has no messages."""
+    """Return how to continue the session later, with what the user has set, but nothing that allows tools; no rows
+    if it has no messages."""
     if not (await state.session.report()).turns:
         return []
     store = state.options.store
-    options = {
-        "--resume": state.session.id,
-        "--model": state.config.flags.get("model", ""),
-        "--agent": state.config.agent,
-        "--store": "" if store == store_path() else str(store),
-    }
-    words = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
-    return [note(" ".join(["to continue:", own_command(), *words]))]
+    words = ["--resume", state.session.id, *state.option_words()]
+    words += [] if store == store_path() else ["--store", str(store)]
+    return [note(f"to continue: {own_command()} {shlex.join(words)}")]
 
 
 def own_command() -> str:

@@ -3,8 +3,8 @@
 1. Each item has a switch of its own, and all are off. The whole text of an item can be read in the question; for an
    item that has changed, the difference comes first.
 2. Leaving the question with Esc stores nothing: no new item is used, and the next chat asks again.
-3. Without a user to ask, the items are used that the user has allowed in a chat and that have not changed since, or
-   all of them if `--trust-hash` is their hash.
+3. Without a user to ask, the items are used that the user has allowed in a chat and that have not changed since.
+   With `--trust-hash`, all of them are used if it is their hash; if not, nothing runs.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from foveal.agent.terminal.factory import ChatConfig, is_simple_chat
-from foveal.agent.terminal.options import ChatOptions
+from foveal.agent.terminal.options import ChatOptions, WrongOption
 from foveal.agent.terminal.output.agent_event_rows import note
-from foveal.agent.terminal.output.styled_text import Row, diff_rows, dim, row, text_rows
+from foveal.agent.terminal.output.styled_text import Row, counted, diff_rows, dim, row, text_rows
 from foveal.agent.terminal.user_interface import MenuItem, UserInterface
 from foveal.config.consent import project_items
 from foveal.config.instructions.files import InstructionFiles
 from foveal.config.memory_file import project_memory_item
-from foveal.config.project import GivenItems, ItemAnswer, ItemTrust, ProjectItem, Trust, items_hash
+from foveal.config.project import GivenItems, ItemAnswer, ProjectItem, Trust, items_hash
 from foveal.core.wire.safe_print import exact_line, one_line, visible
 
 _MAX_ROUNDS: Final = 3
@@ -105,19 +105,18 @@ async def load_with_consent(options: ChatOptions, ui: UserInterface, consent: Pr
     if not options.project:
         return ChatConfig.from_options(options, trust=GivenItems())
     items = await asyncio.to_thread(_every_item, options)
-    if items and options.trust_hash == items_hash(items):
+    if options.trust_hash and options.trust_hash == items_hash(items):
         return ChatConfig.from_options(options, trust=GivenItems(items))
-    if items and options.trust_hash:
-        given = one_line(options.trust_hash)
-        ui.notify([note(f"--trust-hash {given} is not the hash of what this project brings", "bad")])
+    if options.trust_hash and not ui.can_ask:
+        raise WrongOption(_wrong_hash_text(options.trust_hash, items))
+    if options.trust_hash:
+        ui.notify([note(_wrong_hash_text(options.trust_hash, items), "bad")])
     if ui.can_ask:
         return await _ask_at_start(options, consent)
-    # A hash that does not match asks for exactly one state of the project, so earlier answers do not count.
-    trust = GivenItems() if options.trust_hash else Trust()
-    unused = await asyncio.to_thread(_unused_items, options, trust)
+    unused = await asyncio.to_thread(_unused_items, options)
     if unused:
         ui.notify([note(_skipped_text(items, unused), "fair")])
-    return ChatConfig.from_options(options, trust=trust)
+    return ChatConfig.from_options(options, trust=Trust())
 
 
 async def _ask_at_start(options: ChatOptions, consent: ProjectConsent) -> ChatConfig:
@@ -138,9 +137,9 @@ def _every_item(options: ChatOptions) -> list[ProjectItem]:
     return [item for item, _ in project_items(options.folder, flags=ChatConfig.flags_of(options))]
 
 
-def _unused_items(options: ChatOptions, trust: ItemTrust) -> list[ProjectItem]:
+def _unused_items(options: ChatOptions) -> list[ProjectItem]:
     """Return the items that are not used, without those that the user has refused."""
-    answers = project_items(options.folder, flags=ChatConfig.flags_of(options), trust=trust)
+    answers = project_items(options.folder, flags=ChatConfig.flags_of(options))
     return [one.item for one in answers if one.is_open]
 
 
@@ -163,6 +162,14 @@ def memory_of(config: ChatConfig) -> list[ItemAnswer]:
 
 def _files_of(config: ChatConfig) -> tuple[ItemAnswer, ...]:
     return InstructionFiles(config.folder, rules=config.loaded.rules, trust=config.trust).items()
+
+
+def _wrong_hash_text(given: str, items: Sequence[ProjectItem]) -> str:
+    """Return that a hash is not that of the items, with theirs."""
+    return (
+        f"--trust-hash {one_line(given)} is not the hash of what this project brings: "
+        f"{counted(len(items), 'item')} with the hash {items_hash(items)}. `foveal config project` shows them"
+    )
 
 
 def _skipped_text(items: Sequence[ProjectItem], unused: Sequence[ProjectItem]) -> str:

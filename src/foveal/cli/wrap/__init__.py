@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foveal.errors import BadSetting, FovealError
 
 if TYPE_CHECKING:
+    from signal import Signals
     from subprocess import Popen
+    from typing import TypeAlias
 
     from foveal.cli.wrap.coding_agents import CodingAgent, WrappedServer
     from foveal.cli.wrap.settings_file import SettingsFile
+
+    SignalHandler: TypeAlias = Callable[[Popen[bytes], int], None]
 
 COMMANDS: Final = ("wrap", "unwrap")
 AGENT_NAMES: Final = ("claude", "codex", "opencode", "aider")
@@ -321,6 +326,7 @@ def _is_of_this_user(port: int) -> bool:
 def _started(name: str, own_urls: Mapping[str, str], default_url: str) -> Iterator[str]:
     """Start a server, yield its URL, and end it. Its log goes to a file, because the agent has the terminal."""
     import os
+    import signal
     from subprocess import PIPE, Popen
 
     environ = {**os.environ, **own_urls}
@@ -344,14 +350,23 @@ def _started(name: str, own_urls: Mapping[str, str], default_url: str) -> Iterat
         "0",
     ]
     command += ["--set", f"server.grace={STARTED_GRACE_S}"]
+    print(f"foveal: starting a server for this run; its log is {log}", file=sys.stderr)
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as written:
         begin = written.tell()
+        # It serves nothing yet, and sees only after its start that its input is closed.
+        handlers: dict[signal.Signals, SignalHandler] = dict.fromkeys(
+            (signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda process, _: process.kill()
+        )
         # In a session of its own: Ctrl-C is for the agent.
-        server = Popen(command, stdin=PIPE, stdout=PIPE, stderr=written, env=environ, start_new_session=True)
-    assert server.stdin is not None
-    assert server.stdout is not None
+        start = partial(
+            Popen, command, stdin=PIPE, stdout=PIPE, stderr=written, env=environ, start_new_session=True
+        )
+        with _started_with(handlers, start) as (server, received):
+            assert server.stdout is not None
+            url = server.stdout.readline().decode().strip()
     try:
-        url = server.stdout.readline().decode().strip()
+        if received:
+            raise SystemExit(128 + received[0])
         if not url:
             raise FovealError(f"the server did not start: {_last_line(log, begin)}")
         yield url
@@ -404,26 +419,41 @@ def _run_in_foreground(command: list[str], environ: Mapping[str, str]) -> int:
     import signal
     from subprocess import Popen
 
+    # The terminal sends SIGINT and SIGQUIT to the program too. Handlers, because a program inherits SIG_IGN.
+    handlers: dict[signal.Signals, SignalHandler] = dict.fromkeys(
+        (signal.SIGINT, signal.SIGQUIT), lambda *_: None
+    )
+    handlers |= dict.fromkeys(
+        (signal.SIGTERM, signal.SIGHUP), lambda process, number: process.send_signal(number)
+    )
+    with _started_with(handlers, lambda: Popen(command, env=environ)) as (process, _), process:
+        code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def _started_with(
+    handlers: Mapping[Signals, SignalHandler], start: Callable[[], Popen[bytes]]
+) -> Iterator[tuple[Popen[bytes], list[int]]]:
+    """Start a program and yield it, with the signals that have come. Each signal goes to its handler with the
+    program, also one that comes before the program has started."""
+    import signal
+
     started: list[Popen[bytes]] = []
     received: list[int] = []
 
-    def forward(number: int, _: object) -> None:
+    def handle(number: int, _: object) -> None:
         received.append(number)
         for process in started:
-            process.send_signal(number)
+            handlers[signal.Signals(number)](process, number)
 
-    # The terminal sends SIGINT and SIGQUIT to the program too. Handlers, because a program inherits SIG_IGN, and
-    # before the start, because the first signal can come right after it.
-    handlers: dict[signal.Signals, Any] = dict.fromkeys((signal.SIGINT, signal.SIGQUIT), lambda *_: None)
-    handlers |= dict.fromkeys((signal.SIGTERM, signal.SIGHUP), forward)
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {number: signal.signal(number, handle) for number in handlers}
     try:
-        with Popen(command, env=environ) as process:
-            started.append(process)
-            for number in received:
-                process.send_signal(number)
-            code = process.wait()
+        process = start()
+        started.append(process)
+        for number in received:
+            handlers[signal.Signals(number)](process, number)
+        yield process, received
     finally:
         for which, handler in before.items():
             signal.signal(which, handler)
-    return code if code >= 0 else 128 - code

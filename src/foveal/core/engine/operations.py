@@ -201,13 +201,14 @@ def _undo_overflow(problem: ContextOverflow, target: Event, *, is_named: bool) -
         ways = "read what was rewound with the recall tools"
     else:
         ways = "`expand` a single event that it hides, or read what it hides with the recall tools"
-    named = (
-        "" if is_named else f', or `undo("{name}")` to take it back; the next request is then reduced again'
-    )
+    verb, anyway = "cannot be", ""
+    if not is_named:
+        verb = "was not"
+        anyway = f', or take it back all the same with `undo("{name}")`: the next request is reduced again'
     return ContextOverflow(
-        f"{name} cannot be taken back: the request would take {window_percent(problem.needed, window)} of the "
+        f"{name} {verb} taken back: the request would take {window_percent(problem.needed, window)} of the "
         f"window ({problem.needed:,} tokens), and at most {window_percent(problem.available, window)} "
-        f"({problem.available:,}) fit; {ways}, use a model with a larger window{named}",
+        f"({problem.available:,}) fit; {ways}, use a model with a larger window{anyway}",
         needed=problem.needed,
         available=problem.available,
         window=problem.window,

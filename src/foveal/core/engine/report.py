@@ -259,7 +259,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     is in the next turn. It is the first of these: the limit `act`, and the summary after `every_turns`. With the
     policy `off`, it is the limit. `economy` can cut earlier where the cut costs little, for example after a
     pause in which the cache is lost; clips and references of new results, and the masks of `rolling`, are not
-    counted. None before the first answered turn.
+    counted. None before the first answered turn, and while it is above 10 for each of the latest turns that are
+    known, at most 5: a few turns say little about hundreds.
     """
     turn_tokens: int | None
     """Tokens that a typical turn adds: the median of the latest ones, also of those that were reduced since. None
@@ -384,7 +385,7 @@ def report(
         dropped_thinking=0 if usage.last is None else usage.last.dropped_thinking,
         cache_miss=_cache_miss(usage.last),
         turns=view.turn_count,
-        turns_left=None if turn is None else _turns_left(view, budget, engine.policy, turn=turn),
+        turns_left=None if turn is None else _turns_left(view, budget, engine.policy, turn=turn, seen=seen),
         turn_tokens=turn_tokens,
         spent=usage.spent,
         unknown_calls=usage.unknown_calls,
@@ -405,14 +406,18 @@ def report(
     )
 
 
-def _turns_left(view: View, budget: Budget, policy: Policy, *, turn: int) -> int:
-    """Return how many turns of this many units fit before the one in which the policy must reduce or ask. What a
-    policy reduces earlier because it is cheap just then, a change of tools or model, and limits on images cannot
-    be foreseen."""
+_FORETOLD_TURNS: Final = 10
+"""Turns ahead about which each turn that was seen says something."""
+
+
+def _turns_left(view: View, budget: Budget, policy: Policy, *, turn: int, seen: int) -> int | None:
+    """Return how many turns of this many units fit before the one in which the policy must reduce or ask; None if
+    that is too far ahead for the number of turns seen. What a policy reduces earlier because it is cheap just then,
+    a change of tools or model, and limits on images cannot be foreseen."""
     left = max(0, budget.act - view.units) // max(1, turn)
     if policy.mode != "off" and policy.every_turns:
-        return min(left, max(0, policy.every_turns - turns_since_summary(view)))
-    return left
+        left = min(left, max(0, policy.every_turns - turns_since_summary(view)))
+    return left if left <= seen * _FORETOLD_TURNS else None
 
 
 def _tool_sizes(engine: Engine, total: int) -> Iterable[ToolSize]:

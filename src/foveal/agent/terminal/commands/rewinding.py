@@ -146,13 +146,14 @@ async def _ask_what(state: ChatState, event: Event, plan: RestorePlan, history: 
     if not (state.ui.can_ask and plan.restorations):
         return "conversation"
     details = [
+        # First, because a small screen shows only the first and the last of many lines.
+        *_perhaps_others(state, plan, history, event.seq),
         *(
             line
             for one in _shown_restorations(plan)
             for line in _restoration_rows(_short_path(state, one.change.path), one)
         ),
         *_left_rows(state, plan.left),
-        *_perhaps_others(state, plan, history, event.seq),
         *_not_undone(state, history, event.seq),
     ]
     question = Question(
@@ -228,11 +229,20 @@ def _left_rows(state: ChatState, left: Sequence[LeftFile]) -> list[Row]:
 
 
 def _perhaps_others(state: ChatState, plan: RestorePlan, history: ChangeHistory, since: int) -> list[Row]:
-    """Return a notice about restored files that another program may have changed."""
+    """Return notices about files that another program may have made, which are deleted, or changed."""
     unsure = {one.change.path for one in history.changes if one.seq > since and not one.is_certain}
-    names = [_short_path(state, one.change.path) for one in plan.restorations if one.change.path in unsure]
-    text = f"changed while a command ran unattended, perhaps by you: {', '.join(names)}"
-    return [note(text, "fair")] if names else []
+    others = [one.change for one in plan.restorations if one.change.path in unsure]
+    made = [_short_path(state, change.path) for change in others if change.after is None]
+    changed = [_short_path(state, change.path) for change in others if change.after is not None]
+    rows = []
+    if made:
+        rows.append(
+            note(f"deleted, perhaps yours: {', '.join(made)} (made while a command ran unattended)", "bad")
+        )
+    if changed:
+        text = f"changed while a command ran unattended, perhaps by you: {', '.join(changed)}"
+        rows.append(note(text, "fair"))
+    return rows
 
 
 def _not_undone(state: ChatState, history: ChangeHistory, since: int) -> list[Row]:
