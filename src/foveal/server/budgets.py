@@ -249,10 +249,11 @@ class Budgets:
             for per in ("", *PERIODS):
                 rows = await db.fetch(_SPENT_SINCE, int(period_start(now, per)))
                 spent = {tuple(row[:3]): row[3:] for row in rows}
-                for place in sorted({*spent, *reserved}):
-                    if tenant in (None, place[0]):
-                        amounts = spent.get(place, (0, 0)), reserved.get(place, (0, 0))
-                        found += self._spent_limits_of(*place, per, *amounts, now)
+                for owner, scope, key in sorted({*spent, *reserved}):
+                    if tenant in (None, owner):
+                        place = owner, scope, key
+                        used, kept = spent.get(place, (0, 0)), reserved.get(place, (0, 0))
+                        found += self._spent_limits_of(owner, scope, key, per, used, kept, now)
             return found
 
         found = await self._database.read(act)

@@ -237,7 +237,7 @@ class Inbox:
             UNION SELECT session FROM memory_sessions WHERE tenant = ? AND person = ?"""
         others = """SELECT session FROM rooms WHERE tenant = ? AND person NOT IN ('', ?)
             UNION SELECT session FROM memory_sessions WHERE tenant = ? AND person <> ?"""
-        sql, values = f"SELECT session FROM ({own}) AS own", (tenant, user) * 2
+        sql, values = f"SELECT session FROM ({own}) AS own", [tenant, user] * 2
         if alone:
             sql, values = f"{sql} WHERE session NOT IN ({others})", values * 2
         rows = await self._database.read(
