@@ -18,13 +18,13 @@ from typing import Final
 from foveal.agent.terminal.factory import ChatConfig, is_simple_chat
 from foveal.agent.terminal.options import ChatOptions, WrongOption
 from foveal.agent.terminal.output.agent_event_rows import note
-from foveal.agent.terminal.output.styled_text import Row, counted, diff_rows, dim, row, text_rows
+from foveal.agent.terminal.output.styled_text import Row, diff_rows, dim, row, text_rows
 from foveal.agent.terminal.user_interface import MenuItem, UserInterface
 from foveal.config.consent import project_items
 from foveal.config.instructions.files import InstructionFiles
 from foveal.config.memory_file import project_memory_item
 from foveal.config.project import GivenItems, ItemAnswer, ProjectItem, Trust, items_hash
-from foveal.core.wire.safe_print import exact_line, one_line, visible
+from foveal.core.wire.safe_print import counted, exact_line, one_line, visible
 
 _MAX_ROUNDS: Final = 3
 """Questions at the start: an allowed setting can add names of instruction files, which are asked about next."""

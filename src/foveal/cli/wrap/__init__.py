@@ -357,10 +357,13 @@ def _started(name: str, own_urls: Mapping[str, str], default_url: str) -> Iterat
         handlers: dict[signal.Signals, SignalHandler] = dict.fromkeys(
             (signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda process, _: process.kill()
         )
+
         # In a session of its own: Ctrl-C is for the agent.
-        start = partial(
-            Popen, command, stdin=PIPE, stdout=PIPE, stderr=written, env=environ, start_new_session=True
-        )
+        def start() -> Popen[bytes]:
+            return Popen(
+                command, stdin=PIPE, stdout=PIPE, stderr=written, env=environ, start_new_session=True
+            )
+
         with _started_with(handlers, start) as (server, received):
             assert server.stdout is not None
             url = server.stdout.readline().decode().strip()
