@@ -232,7 +232,8 @@ class ChatState:
 
     def option_words(self) -> list[str]:
         """Return the options of the command that start a chat with what the user has set in this one."""
-        tools = {None: [], True: ["--tools"], False: ["--no-tools"]}[self._wants_tools]
+        wanted = self._wants_tools
+        tools = [] if wanted is None else ["--tools" if wanted else "--no-tools"]
         return [*self.config.option_words(), *tools]
 
     async def offer_tools(self, wanted: bool) -> None:  # noqa: FBT001 - the only argument
