@@ -161,9 +161,14 @@ def test_saved_settings_lead_through_the_server_until_they_are_taken_back(case: 
     other = {"OPENAI_BASE_URL": f"{nowhere}/v1", "ANTHROPIC_BASE_URL": nowhere}
     environ = environment(home, folder, **KEYS, **other, **case.environment)
     with upstream_for(case) as upstream, serving(settings=upstream_urls(upstream)) as server:
-        run(
-            foveal_command("wrap", case.client.program, "--save", "--yes", "--url", server.url), home, environ
-        )
+        save = (
+            "--save",
+            "--yes",
+            "--any-upstream",
+            "--url",
+            server.url,
+        )  # the agent is set to another address
+        run(foveal_command("wrap", case.client.program, *save), home, environ)
         assert server.url in (home / case.file).read_text("utf-8")
         assert "Turn 1 is done." in run([case.client.program, *case.arguments], home, environ)
         assert upstream.faults == []

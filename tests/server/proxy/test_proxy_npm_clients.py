@@ -151,7 +151,10 @@ def test_a_command_that_compacts_begins_a_new_session() -> None:
             assert upstream.faults == []
             assert upstream.client_summaries == 1
             sessions = [line["session"] for line in server.logged if line["event"] == "exchange"]
-            before, after = set(sessions[:4]), set(sessions[5:])  # between them is the request for the summary
+            before, after = (
+                set(sessions[:4]),
+                set(sessions[5:]),
+            )  # between them is the request for the summary
             assert (len(before), len(after)) == (1, 1)
             assert before != after
 
