@@ -183,7 +183,9 @@ def _visible_texts(view: View) -> list[str]:
 
 
 def is_session_log(recording: Transcript) -> bool:
-    """Return whether a recording is a log of Foveal, which says itself what its requests contained.
+    """Return whether a recording is a log of Foveal.
+
+    Such a log says itself what its requests contained.
 
     Args:
         recording: The recording.
