@@ -349,6 +349,12 @@ def command(home: Path, monkeypatch: Any, capsys: Any) -> Callable[..., tuple[in
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
+    programs = home / "programs"
+    programs.mkdir()
+    for name in ("claude", "codex"):  # they are never reached
+        (programs / name).write_text("#!/bin/sh\nexit 9\n")
+        (programs / name).chmod(0o700)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
 
     def run_command(*words: str) -> tuple[int, str]:
         code = main(words)
@@ -405,6 +411,19 @@ def test_settings_changed_since_are_named_when_ours_are_taken_back(
     assert "model_context_window stays" in shown
     assert file.read_text() == 'model = "gpt-5"\nmodel_context_window = 9\n'
     assert command("unwrap", "codex") == (0, "Codex is not wrapped: there is nothing to take back\n")
+
+
+@pytest.mark.parametrize("name", ["settings.json", "settings.local.json"])
+def test_the_address_in_the_settings_of_a_project_counts(
+    home: Path, server: Server, command: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    (project / ".claude").mkdir(parents=True)
+    (project / ".claude" / name).write_text('{"env": {"ANTHROPIC_BASE_URL": "https://gw.example.com"}}')
+    monkeypatch.chdir(project)
+    code, shown = command("wrap", "claude", "--url", server.url)
+    assert code == 1
+    assert "Claude Code is set to https://gw.example.com" in shown
 
 
 def test_a_server_with_another_upstream_is_refused_unless_the_user_says_so(

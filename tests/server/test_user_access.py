@@ -18,6 +18,7 @@ from foveal.server.audit import AuditFilter, AuditTrail
 from foveal.server.auth_tokens import AuthTokens, MemoryChoice
 from support.api_server import ApiServer
 from support.inspected_server import TOKEN_HEADER, page_token
+from support.serve_process import until
 
 SECRET: Final = "EVEPRIVATE"
 OWN: Final = "of-mallory"
@@ -276,5 +277,9 @@ def test_the_trail_names_whose_memory_the_inspector_showed_and_changed(tmp_path:
             client.post("/api/sessions", json={"id": "of-eve"})
         with browser_of(server, "mallory") as mallory:
             inspect(mallory, "GET", "/inspect/session", "of-eve")
-        rows = server.do(trail.page(AuditFilter(action="read"), limit=100))
-        assert ("session:of-eve", "refused") in {(row.object, row.outcome) for row in rows}
+
+        def is_recorded() -> bool:
+            rows = server.do(trail.page(AuditFilter(action="read"), limit=100))
+            return ("session:of-eve", "refused") in {(row.object, row.outcome) for row in rows}
+
+        until(is_recorded)  # the answer does not wait for the trail

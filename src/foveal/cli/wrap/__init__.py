@@ -201,12 +201,17 @@ def _reached(url: str) -> WrappedServer:
 
 
 def _own_urls(agent: CodingAgent, file: SettingsFile, server_url: str) -> dict[str, str]:
-    """Return the addresses that the agent is set to, in its file or in the environment, by the variable of the
+    """Return the addresses that the agent is set to, in its files or in the environment, by the variable of the
     server for them; the address of the server itself is none."""
     import os
 
-    given = {name: os.environ.get(name, "") for name in agent.url_variables}
-    found = given | agent.own_urls(file.find)
+    from foveal.cli.wrap.settings_file import SettingsFile
+
+    found = {name: os.environ.get(name, "") for name in agent.url_variables}
+    of_project = [Path(name).absolute() for name in agent.project_files]
+    read = [SettingsFile(path, _records(), agent.program) for path in of_project if path.is_file()]
+    for settings in (file, *read):
+        found |= agent.own_urls(settings.find)
     return {name: url for name, url in found.items() if url and not _is_same(url, server_url)}
 
 

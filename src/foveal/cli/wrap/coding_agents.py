@@ -47,6 +47,8 @@ class CodingAgent(Protocol):
     program: str
     url_variables: tuple[str, ...]
     """The variables of the environment with which a user sets its addresses."""
+    project_files: tuple[str, ...]
+    """Settings files in the current folder, which come before that of the user; the last one wins."""
 
     def settings_file(self, environ: Mapping[str, str]) -> Path:
         """Return the user's settings file of the agent, which need not exist."""
@@ -99,6 +101,7 @@ class ClaudeCode:
     title = "Claude Code"
     program = "claude"
     url_variables: tuple[str, ...] = ("ANTHROPIC_BASE_URL",)
+    project_files: tuple[str, ...] = (".claude/settings.json", ".claude/settings.local.json")
 
     def settings_file(self, environ: Mapping[str, str]) -> Path:
         return _folder(environ, "CLAUDE_CONFIG_DIR", ".claude") / "settings.json"
@@ -162,6 +165,7 @@ class Codex:
     title = "Codex"
     program = "codex"
     url_variables: tuple[str, ...] = ("OPENAI_BASE_URL",)
+    project_files: tuple[str, ...] = ()
 
     def settings_file(self, environ: Mapping[str, str]) -> Path:
         return _folder(environ, "CODEX_HOME", ".codex") / "config.toml"
@@ -230,6 +234,7 @@ class Opencode:
     title = "opencode"
     program = "opencode"
     url_variables: tuple[str, ...] = ()
+    project_files: tuple[str, ...] = ("opencode.json",)
     providers = ("openai", "anthropic")
 
     def settings_file(self, environ: Mapping[str, str]) -> Path:
@@ -275,6 +280,7 @@ class Aider:
     title = "aider"
     program = "aider"
     url_variables: tuple[str, ...] = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
+    project_files: tuple[str, ...] = (".aider.conf.yml",)
     providers = ("openai", "anthropic")
 
     def settings_file(self, environ: Mapping[str, str]) -> Path:
