@@ -18,7 +18,6 @@ from foveal.core.log import (
     Instructed,
     Masked,
     ModelSaid,
-    Pinned,
     Rewound,
     ToolReturned,
     UserSaid,
@@ -37,12 +36,10 @@ from support.histories import (
     DIALECTS,
     ESTIMATE,
     POLICIES,
-    PREFIX_MOVERS,
     TOOLS,
     WINDOWS,
     InputMessage,
     Json,
-    ModelMessage,
     ScriptedHistory,
     branch_some,
     context,
@@ -51,6 +48,8 @@ from support.histories import (
     flatten,
     foreign_summaries,
     logs,
+    may_move_prefix,
+    missing_texts,
     recount,
     render_log,
     scripted_histories,
@@ -149,17 +148,6 @@ def test_every_log_renders_legally_in_every_dialect(drawn: tuple[Any, list[Event
 
 
 # ── 3. Stable ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def may_move_prefix(events: tuple[Event, ...]) -> bool:
-    """Return whether one of these events may change what was shown before."""
-    return any(
-        isinstance(e.fact, PREFIX_MOVERS)
-        or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze")
-        or (isinstance(e.fact, Instructed) and (e.fact.replaces is not None or e.fact.is_memory))
-        or (isinstance(e.fact, Pinned) and e.fact.whole)
-        for e in events
-    )
 
 
 @few
@@ -355,31 +343,8 @@ def test_protected_messages_are_verbatim_in_every_request(
     for call in loop(ctx, story):
         if call.request is None:
             continue
-        words = set(strings(call.request))
-        assert any("never delete the archive" in word for word in words)
-        so_far = [beat for beat, end in zip(story.script, story.ends, strict=True) if end <= call.taken]
-        for beat in so_far:
-            if isinstance(beat, InputMessage) and beat.who == "system" and beat.text.strip():
-                assert beat.text in words
-        latest = next((b for b in reversed(so_far) if isinstance(b, InputMessage) and b.who == "user"), None)
-        if latest is not None and latest.text.strip():
-            assert latest.text in words
-        if so_far and isinstance(so_far[-1], ModelMessage):
-            for _, _, arguments in so_far[-1].calls:
-                assert any(
-                    arguments["command"] in text
-                    for word in words
-                    for text in (word, texts_in_arguments(word))
-                )
-
-
-def texts_in_arguments(word: str) -> str:
-    """Return the texts inside JSON arguments."""
-    try:
-        value = json.loads(word)
-    except ValueError:
-        return ""
-    return "\n".join(strings(value))
+        assert any("never delete the archive" in word for word in strings(call.request))
+        assert missing_texts(call.request, story, call.taken) == []
 
 
 @few

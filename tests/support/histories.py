@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -550,6 +550,45 @@ def strings(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from strings(item)
+
+
+def may_move_prefix(events: Iterable[Event]) -> bool:
+    """Return whether one of these events may change what was shown before."""
+    return any(
+        isinstance(e.fact, PREFIX_MOVERS)
+        or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze")
+        or (isinstance(e.fact, Instructed) and (e.fact.replaces is not None or e.fact.is_memory))
+        or (isinstance(e.fact, Pinned) and e.fact.whole)
+        for e in events
+    )
+
+
+def missing_texts(request: list[Json], story: ScriptedHistory, taken: int) -> list[str]:
+    """Return what no reduction may hide and this request of the first `taken` messages does not have: system texts,
+    the latest message of the user, and open calls with their ids."""
+    words = set(strings(request))
+    so_far = [message for message, end in zip(story.script, story.ends, strict=True) if end <= taken]
+    inputs = [message for message in so_far if isinstance(message, InputMessage)]
+    latest = [message for message in inputs if message.who == "user"][-1:]
+    protected = [*(message for message in inputs if message.who == "system"), *latest]
+    missing = [m.text for m in protected if m.text.strip() and m.text not in words]
+    if so_far and isinstance(so_far[-1], ModelMessage):
+        given = set(strings(story.messages[:taken]))  # without the ids of Gemini's calls that have none
+        in_arguments = [*words, *map(_texts_in_arguments, words)]
+        for call_id, _, arguments in so_far[-1].calls:
+            missing += [call_id] if call_id in given - words else []
+            command = arguments["command"]
+            missing += [] if any(command in word for word in in_arguments) else [command]
+    return missing
+
+
+def _texts_in_arguments(word: str) -> str:
+    """Return the texts inside JSON arguments."""
+    try:
+        value = json.loads(word)
+    except ValueError:
+        return ""
+    return "\n".join(strings(value))
 
 
 def recount(messages: list[Json], counter: Counter = ESTIMATE) -> int:

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -31,20 +31,15 @@ from foveal.core.engine import Engine, resolve_settings
 from foveal.core.log import (
     AnyFact,
     Call,
-    Clipped,
     Compacted,
     CompactionFailed,
-    Dropped,
     Event,
-    Expanded,
     ForeignSummary,
     Instructed,
-    Masked,
     ModelSaid,
     Noted,
     Pinned,
     Reverted,
-    Rewound,
     Text,
     Thinking,
     ToolReturned,
@@ -69,7 +64,6 @@ from support.histories import (
     TOOLS,
     InputMessage,
     Json,
-    ModelMessage,
     ScriptedHistory,
     call_message,
     context,
@@ -78,6 +72,9 @@ from support.histories import (
     events_of,
     flatten,
     log_of,
+    make_script,
+    may_move_prefix,
+    missing_texts,
     plain_model,
     recount,
     render_log,
@@ -86,6 +83,7 @@ from support.histories import (
     strings,
     user,
     wire_bytes,
+    write_script,
 )
 
 some = examples(20)
@@ -797,6 +795,9 @@ def test_a_summary_is_not_followed_by_another_at_the_next_call(preset: str) -> N
 
 @examples(20)
 @given(long_stories, presets, windows, st.booleans())
+@example(
+    story=write_script(make_script(21352, 3, 4, 29), "gemini"), preset="handoff", window=1_500, asking=False
+)
 def test_requests_after_compactions_are_legal_and_keep_what_must_stay(
     story: ScriptedHistory, preset: str, window: int, asking: bool
 ) -> None:
@@ -809,31 +810,13 @@ def test_requests_after_compactions_are_legal_and_keep_what_must_stay(
         assert CHECKS[story.dialect](request) == []
         assert report.used <= report.limit
         assert recount(request) <= report.used + 16
-        words = set(strings(request))
-        assert any("never delete the archive" in word for word in words)
-        so_far = [beat for beat, end in zip(story.script, story.ends, strict=True) if end <= taken]
-        for beat in so_far:
-            if isinstance(beat, InputMessage) and beat.who == "system" and beat.text.strip():
-                assert beat.text in words
-        latest = next((b for b in reversed(so_far) if isinstance(b, InputMessage) and b.who == "user"), None)
-        if latest is not None and latest.text.strip():
-            assert latest.text in words
-        if so_far and isinstance(so_far[-1], ModelMessage):
-            for call_id, _, _ in so_far[-1].calls:
-                assert call_id in words
-
-
-def may_move_prefix(events: Sequence[Event]) -> bool:
-    """Return whether an event among these may change what was shown before."""
-    movers = (Masked, Dropped, Compacted, Reverted, Rewound, Expanded)
-    return any(
-        isinstance(e.fact, movers) or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze")
-        for e in events
-    )
+        assert any("never delete the archive" in word for word in strings(request))
+        assert missing_texts(request, story, taken) == []
 
 
 @few
 @given(long_stories, presets, windows)
+@example(story=write_script(make_script(9355, 5, 6, 9), "openai_responses"), preset="handoff", window=1_500)
 def test_the_prefix_moves_only_where_a_reduction_is_recorded(
     story: ScriptedHistory, preset: str, window: int
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 import foveal
-from foveal.core.log.events import ForeignSummary, Noted
+from foveal.core.log.events import Event, ForeignSummary, Noted, Reverted
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.checkpoint import needed_seqs, restore_view, take_checkpoint
@@ -103,6 +103,21 @@ def test_what_comes_before_a_block_is_sent_as_it_came_and_not_counted() -> None:
     assert not report.reduced
     assert report.used < 500
     assert ctx.why("e3").level == "summarised"
+
+
+def test_the_notice_of_dropped_messages_goes_when_an_item_stands_for_them() -> None:
+    history = [*_responses_turns(0, 40), {"role": "user", "content": "Go on."}]
+    ctx = _context("recent", "openai_responses")
+    notice, *rest = ctx.fit(history)
+    assert "older messages are not shown here" in notice["content"]
+    more = [ITEM, {"role": "user", "content": "And now?"}]
+    assert ctx.fit([*history, *more]) == [*rest, *more]
+    item = next(event for event in ctx.log if isinstance(event.fact, ForeignSummary))
+    (found,) = ctx.report().breaks
+    assert (found.cause, found.why) == (item.handle, "foreign_summary")
+    undone = [*ctx.log, Event(len(ctx.log), Reverted(target=item.seq))]
+    view = fold(undone, MessageTokens(counter("estimate")))
+    assert render_view(view, wire_for("openai_responses"))[0] == [notice, *rest, more[-1]]
 
 
 def test_a_moved_cache_mark_does_not_make_a_block_a_new_one() -> None:
