@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from foveal import Context
 from foveal.core.engine.history_diff import KnownMessages
@@ -25,7 +25,14 @@ from foveal.errors import (
     UnrelatedConversation,
 )
 from foveal.stores.memory import MemoryStore
-from support.histories import ScriptedHistory, events_of, scripted_histories, strings
+from support.histories import (
+    ScriptedHistory,
+    events_of,
+    make_script,
+    scripted_histories,
+    strings,
+    write_script,
+)
 from support.waiting import DEADLINE_S
 
 Message = dict[str, Any]
@@ -122,6 +129,7 @@ def test_every_output_has_an_origin_and_whole_ones_show_their_input(history: Scr
 
 
 @given(scripted_histories(turns=6))
+@example(write_script(make_script(0, 3, 3, 2), "openai_responses"))
 def test_origins_do_not_depend_on_earlier_requests(history: ScriptedHistory) -> None:
     traced, other = (
         Context("gpt-4.1", dialect=history.dialect, window=3_000, reserve=300, tokenizer="estimate")
