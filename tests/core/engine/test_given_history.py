@@ -144,6 +144,20 @@ def test_origins_do_not_depend_on_earlier_requests(history: ScriptedHistory) -> 
         return
 
 
+def test_messages_that_a_join_brought_back_have_no_origin_in_the_history() -> None:
+    ctx = Context("gpt-4.1")
+    history = turn(0)
+    ctx.fit(history)
+    child = ctx.fork("Read the log of the build.")
+    child.fit([*history, {"role": "assistant", "content": "The disk was full."}])
+    ctx.undo(ctx.join(child, "The disk was full."))
+    fitted, origins = ctx.fit_with_origins([*history, *turn(1)])
+    [joined] = [at for at, message in enumerate(fitted) if message["content"] == "The disk was full."]
+    assert origins[joined].inputs == ()
+    given = [origin.input for at, origin in enumerate(origins) if at != joined]
+    assert given == list(range(len(history) + len(turn(1))))
+
+
 def test_items_of_one_utterance_keep_their_own_origins() -> None:
     items: list[Message] = [
         {"role": "user", "content": "hello"},
