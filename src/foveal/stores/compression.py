@@ -23,7 +23,7 @@ import zstandard
 
 from foveal.core.log.codec import decode, encode
 from foveal.core.log.events import Erased, Event, kind
-from foveal.errors import StoreError
+from foveal.errors import StoreError, UnreadableEvent
 
 MAX_INLINE_BYTES: Final = 4096
 """Longest string that stays in the line; longer ones become blobs."""
@@ -89,7 +89,10 @@ class LinePacker:
         return PackedLine(b"", (CutText(0, rest), *cuts))
 
     def unpack(self, body: bytes, cuts: Sequence[CutText] = ()) -> bytes:
-        """Return the line; `cuts` are the texts of its blobs, decompressed."""
+        """Return the line; `cuts` are the texts of its blobs, decompressed. Raises `UnreadableEvent` or `ZstdError`
+        when the row is damaged."""
+        if not isinstance(body, bytes) or not (body or cuts):
+            raise UnreadableEvent("the row of an event has no text")
         if not body:
             (_, rest), *cuts = cuts
         elif body[:1] == _DICTIONARY_PREFIX:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foveal.core.compaction.user_sentences import remove_user_sentences
@@ -237,6 +237,8 @@ def test_a_fabricated_line_is_removed_wherever_it_stands(
 )
 def test_what_is_left_keeps_its_form(draft: str, rest: str) -> None:
     assert remove_user_sentences(draft, headings=["Goal", "Next"])[0] == rest
+    with_returns = draft.replace("\n", "\r\n")
+    assert remove_user_sentences(with_returns, headings=["Goal", "Next"])[0] == rest
 
 
 def test_a_heading_that_was_asked_for_stays() -> None:
@@ -247,6 +249,7 @@ def test_a_heading_that_was_asked_for_stays() -> None:
 
 
 @given(st.text(max_size=300))
+@example("0\r0")
 def test_any_text_can_be_read_and_nothing_is_added(text: str) -> None:
     rest, removed = remove_user_sentences(text)
     assert removed or rest == re.sub(r"\n{3,}", "\n\n", "\n".join((text + "\n").splitlines())).strip()

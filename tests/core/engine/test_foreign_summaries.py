@@ -8,12 +8,12 @@ from typing import Any, Final
 import pytest
 
 import foveal
-from foveal.core.log.events import Event, ForeignSummary, Noted, Reverted
+from foveal.core.log.events import Compacted, Event, ForeignSummary, Noted, Reverted
 from foveal.core.tokens.counter import counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.checkpoint import needed_seqs, restore_view, take_checkpoint
 from foveal.core.view.fold import fold
-from foveal.core.view.request import render_view
+from foveal.core.view.request import Fitted, render_view
 from foveal.core.wire import wire_for
 from foveal.errors import NotDropped
 
@@ -177,6 +177,18 @@ def test_an_item_splits_the_items_of_the_model() -> None:
         "ForeignSummary",
         "ModelSaid",
     ]
+
+
+def test_a_summary_of_foveal_in_front_of_an_item_is_not_what_the_user_said() -> None:
+    ctx = _context("handoff", "openai_responses")
+    history = _responses_turns(0, 30)
+    for end in range(4, len(history) + 1, 4):
+        ctx.fit(history[:end])
+    ctx.fit([*history, ITEM, {"role": "user", "content": "Go on."}])
+    view = fold(ctx.log, MessageTokens(counter("estimate")))
+    summaries = {event.seq for event in ctx.log if isinstance(event.fact, Compacted)}
+    assert any(step.kind == "passed" and step.utterance.seq in summaries for step in view.steps)
+    assert summaries.isdisjoint(Fitted.of(view).seqs)
 
 
 def test_a_restored_view_shows_the_same() -> None:

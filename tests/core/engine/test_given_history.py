@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from foveal import Context
 from foveal.core.engine.history_diff import KnownMessages
@@ -25,7 +25,14 @@ from foveal.errors import (
     UnrelatedConversation,
 )
 from foveal.stores.memory import MemoryStore
-from support.histories import ScriptedHistory, events_of, scripted_histories, strings
+from support.histories import (
+    ScriptedHistory,
+    events_of,
+    make_script,
+    scripted_histories,
+    strings,
+    write_script,
+)
 from support.waiting import DEADLINE_S
 
 Message = dict[str, Any]
@@ -122,6 +129,7 @@ def test_every_output_has_an_origin_and_whole_ones_show_their_input(history: Scr
 
 
 @given(scripted_histories(turns=6))
+@example(write_script(make_script(0, 3, 3, 2), "openai_responses"))
 def test_origins_do_not_depend_on_earlier_requests(history: ScriptedHistory) -> None:
     traced, other = (
         Context("gpt-4.1", dialect=history.dialect, window=3_000, reserve=300, tokenizer="estimate")
@@ -134,6 +142,20 @@ def test_origins_do_not_depend_on_earlier_requests(history: ScriptedHistory) -> 
         assert other.fit_with_origins(history.messages[:end])[1] == origins
     except ContextOverflow:
         return
+
+
+def test_messages_that_a_join_brought_back_have_no_origin_in_the_history() -> None:
+    ctx = Context("gpt-4.1")
+    history = turn(0)
+    ctx.fit(history)
+    child = ctx.fork("Read the log of the build.")
+    child.fit([*history, {"role": "assistant", "content": "The disk was full."}])
+    ctx.undo(ctx.join(child, "The disk was full."))
+    fitted, origins = ctx.fit_with_origins([*history, *turn(1)])
+    [joined] = [at for at, message in enumerate(fitted) if message["content"] == "The disk was full."]
+    assert origins[joined].inputs == ()
+    given = [origin.input for at, origin in enumerate(origins) if at != joined]
+    assert given == list(range(len(history) + len(turn(1))))
 
 
 def test_items_of_one_utterance_keep_their_own_origins() -> None:

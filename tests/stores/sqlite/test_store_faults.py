@@ -23,7 +23,7 @@ import apsw
 import pytest
 
 from foveal.core.log import Erased, Event, Noted
-from foveal.errors import StoreError, StoreUnusable
+from foveal.errors import StoreError, StoreUnusable, UnknownSession
 from foveal.stores import SqliteStore, open_store
 from foveal.stores.sqlite import schema
 from foveal.stores.sqlite.connection import open_writer
@@ -303,7 +303,47 @@ def test_a_damaged_database_is_an_error_or_has_gapless_seqs(tmp_path: Path) -> N
             errors += 1
         else:
             assert [e.seq for e in found] == list(range(len(found)))
+            asyncio.run(_problems_of_reading(damaged))  # no other error than a `StoreError`
     assert errors > 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("DELETE FROM events", "session 'test session' has no events"),
+        ("UPDATE events SET body = x''", "the row of an event has no text"),
+        ("UPDATE sessions SET id = cast(x'ff' AS TEXT), title = cast(x'ff' AS TEXT)", "can't decode byte"),
+    ],
+)
+def test_rows_that_damage_has_emptied_are_a_clear_error(path: Path, damage: str, words: str) -> None:
+    write(path, 0, 9)
+    connection = apsw.Connection(str(path))
+    connection.execute(f"DROP TRIGGER events_remain; {damage}")
+    connection.close()
+    problems = [str(problem) for problem in asyncio.run(_problems_of_reading(path))]
+    assert problems
+    assert all("is damaged: copy it away" in problem for problem in problems)
+    assert any(words in problem for problem in problems)
+
+
+async def _problems_of_reading(path: Path) -> list[StoreError]:
+    """Return the errors of the calls that read; a session whose id is damaged is unknown."""
+    problems: list[StoreError] = []
+    async with open_store(path) as store:
+        for call in (
+            lambda: store.read(SESSION),
+            lambda: store.pick(SESSION, [0]),
+            lambda: store.info(SESSION),
+            lambda: store.sessions(limit=5),
+            lambda: store.sessions(),
+        ):
+            try:
+                await call()
+            except UnknownSession:
+                pass
+            except StoreError as problem:
+                problems.append(problem)
+    return problems
 
 
 @pytest.mark.parametrize("size", [1, 100, 4096, 5000])

@@ -441,7 +441,8 @@ class _DraftBlock(NamedTuple):
 def _split_blocks(text: str) -> list[_DraftBlock]:
     blocks: list[_DraftBlock] = []
     is_code = False
-    for line in (text + "\n").splitlines(keepends=True):
+    for line in (text + "\n").splitlines():
+        line += "\n"  # whatever ended it: the patterns and the blank lines know this one
         is_fence = _FENCE.match(line) is not None
         if is_fence:
             is_code = not is_code

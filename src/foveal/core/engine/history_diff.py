@@ -414,14 +414,15 @@ class MessageHistory:
         return [Marked(target=event.seq, marks=marks_of(fact)) for event, fact in pairs]
 
     def inputs_of(self, seq: int, log: Sequence[Event]) -> InputRange | None:
-        """Return the known messages that were read together with a message of the log."""
-        replaced = (index for index, newest in self._instruction_seqs.items() if newest == seq)
-        index = next(replaced, bisect_left(self.known.seq_before, seq) - 1)
-        if index < 0:
+        """Return the known messages that were read together with an event; None if it records none of them."""
+        replaced = next((index for index, newest in self._instruction_seqs.items() if newest == seq), -1)
+        index = bisect_left(self.known.seq_before, seq) - 1 if replaced < 0 else replaced
+        given = self.known.given_events(index, log) if index >= 0 else []
+        if replaced < 0 and all(event.seq != seq for event in given):
             return None
         first = self.known.chunk_start(index)
         end = bisect_right(self.known.seq_before, self.known.seq_before[index])
-        return InputRange(first, end, len(self.known.given_events(index, log)))
+        return InputRange(first, end, len(given))
 
     def note_replaced(self, replaced: ReplacedMessage, event: Event) -> None:
         """Note that `event` records the newer version of a message."""

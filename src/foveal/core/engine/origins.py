@@ -61,8 +61,6 @@ class InputRange(NamedTuple):
     """Message facts that were read from them."""
 
 
-_SAID: Final = frozenset({"instructed", "user", "model", "foreign", "passed"})
-"""Kinds of steps whose utterance was given, not written by Foveal."""
 MIN_KEPT_STEPS: Final = 100
 """Steps beyond twice those in view whose origins are kept."""
 _MODEL_ROLES: Final = frozenset({"assistant", "model"})
@@ -160,8 +158,7 @@ def _written_as(
     given: GivenMessages,
 ) -> Iterator[_Written]:
     """Yield what one fact was written as."""
-    is_said = shown is not step.utterance or (step.kind in _SAID and not step.is_memory)
-    source = find_inputs(shown.seq) if shown is not None and is_said else None
+    source = find_inputs(shown.seq) if shown is not None else None
     if shown is None or source is None:
         for message in messages:
             yield _Written(message, shown, (), 0, is_whole=False, events=_writers(step, shown))

@@ -31,7 +31,6 @@ from foveal.core.view.view import View
 from foveal.core.wire import Wire
 
 _NESTED: Final[frozenset[object]] = frozenset({dict, list})
-_SAID_KINDS: Final = frozenset({"instructed", "user", "model", "foreign", "passed"})
 _KEPT_TYPES: Final = (bytes,)
 """Types besides those of JSON that a message may hold: boto3 takes images as `bytes`."""
 
@@ -258,7 +257,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 def _unchanged_seqs(step: Step) -> Iterator[int]:
     """Yield for each message of a step the event that it shows as it was said, or -1."""
-    is_own = step.kind in _SAID_KINDS and step.utterance.is_as_said
+    is_own = step.is_said and step.utterance.is_as_said
     yield step.utterance.seq if is_own else -1
     for slot in step.all_slots:
         result = slot.result

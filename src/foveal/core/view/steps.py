@@ -70,6 +70,7 @@ ProviderMessage = dict[str, Any]
 StepKind = Literal["instructed", "user", "model", "pinned", "summary", "notice", "foreign", "passed"]
 """`foreign` is a summary that the provider made. `passed` is what it stands for: the request still has these
 messages, in their places, but the provider does not read them, so they are neither counted nor reduced."""
+_SAID_KINDS: Final = frozenset({"instructed", "user", "model", "foreign"})
 
 T = TypeVar("T")
 PASSED_RULE: Final = "the provider's own summary stands for it"
@@ -466,6 +467,7 @@ class Step:
     __slots__ = (
         "covers",
         "is_held",
+        "is_said",
         "kind",
         "message_count",
         "passed_slots",
@@ -492,6 +494,8 @@ class Step:
         self.seq: int = seq
         """The place of the step in the order of the view."""
         self.kind: StepKind = kind
+        self.is_said: bool = kind in _SAID_KINDS
+        """Whether the utterance is a message of the log, not a text of Foveal. A passed step keeps what it was."""
         self.utterance: ShownMessage = ShownMessage(seq if event_seq is None else event_seq, fact)
         self.slots: list[Slot] = []
         self.passed_slots: list[Slot] = []

@@ -49,7 +49,7 @@ _FAILURE_EDGE_CHARS: Final = 2_000
 """Characters at each end of a result that are searched for its outcome."""
 _BLOCK_CHARS: Final = 4_000
 """Characters that are searched for names at once, up to the end of a line."""
-_NUMBERED_LINE: Final = re.compile(r"\s*(\d{1,7})(?:([\t→|:])(.*)|\s*)", re.DOTALL)
+_NUMBERED_LINE: Final = re.compile(r"\s*([0-9]{1,7})(?:([\t→|:])(.*)|\s*)", re.DOTALL)
 _MAX_LISTING_LINES: Final = 60
 """Lines at the beginning of a text that show whether it is a numbered listing."""
 _MIN_LISTING_RUN: Final = {"\t": 2, "→": 2, "|": 3, ":": 3}
@@ -184,9 +184,9 @@ def strip_line_number(line: str, separator: str) -> str:
     """Return a line without surrounding blanks and without the number that a listing with that separator puts in
     front of it."""
     line = line.strip()
-    if separator and line[:1].isdigit():
+    if separator and line[:1] in _NUMBER_STARTS:
         number, mark, rest = line.partition(separator)
-        if number.isdecimal():
+        if number.isascii() and number.isdecimal():
             return rest.lstrip() if mark else ""
     return line
 

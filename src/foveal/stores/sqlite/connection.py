@@ -28,12 +28,12 @@ from foveal.stores.sqlite.schema import check_database, check_header, migrate
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────────────
 
+_DAMAGE_ADVICE: Final = (
+    "is damaged: copy it away, then restore a backup or run `sqlite3 FILE .recover` on the copy"
+)
 _ADVICE: Final[tuple[tuple[type[apsw.Error], str], ...]] = (
     (apsw.NotADBError, "is not a store, nor any other SQLite file: choose another path"),
-    (
-        apsw.CorruptError,
-        "is damaged: copy it away, then restore a backup or run `sqlite3 FILE .recover` on the copy",
-    ),
+    (apsw.CorruptError, _DAMAGE_ADVICE),
     (
         apsw.BusyError,
         "is locked by another process, which did not release it in time: end that process or try again",
@@ -72,8 +72,8 @@ def translate_errors(path: str) -> Iterator[None]:
         raise StoreError(
             "the path of a store and the id and title of a session must be valid Unicode; nothing was stored"
         ) from None
-    except (zstandard.ZstdError, UnreadableEvent) as problem:
-        raise StoreUnusable(f"{path} is damaged: an event in it cannot be read ({problem})") from problem
+    except (zstandard.ZstdError, UnreadableEvent, UnicodeDecodeError) as problem:
+        raise StoreUnusable(f"{path} {_DAMAGE_ADVICE} ({problem})") from problem
 
 
 def _advice(problem: apsw.Error) -> str:

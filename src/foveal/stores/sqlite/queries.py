@@ -18,7 +18,7 @@ import msgspec
 
 from foveal.core.log.codec import encode
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event
-from foveal.errors import Conflict, StoreError, UnknownSession
+from foveal.errors import Conflict, StoreError, UnknownSession, UnreadableEvent
 from foveal.ports import Checkpoint, SessionInfo
 from foveal.stores.compression import (
     BLOB_ROW_BYTES,
@@ -171,10 +171,13 @@ def find_session(connection: apsw.Connection, session: str) -> SessionSize | Non
     key: int | None = connection.execute("SELECT key FROM sessions WHERE id = ?", (session,)).get
     if key is None:
         return None
-    last, total = connection.execute(
+    newest = connection.execute(
         "SELECT id, total FROM events WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1",
         (key * ID_STRIDE, key * ID_STRIDE + ID_STRIDE - 1),
     ).get
+    if newest is None:  # a session is created with its first event
+        raise UnreadableEvent(f"session {session!r} has no events")
+    last, total = newest
     return SessionSize(key, last % ID_STRIDE + 1, total)
 
 
@@ -277,6 +280,7 @@ InfoRow: TypeAlias = tuple[str, str, float, float, int, int, int, int]
 def session_info(connection: apsw.Connection, session: str) -> SessionInfo:
     row = connection.execute(f"{_SELECT_INFO} WHERE sessions.id = ?", (session,)).get
     if row is None:
+        get_session(connection, session)
         raise UnknownSession(session)
     return _info(row, _blob_share(connection, row[-1]))
 
@@ -331,7 +335,9 @@ def _newest_rows(
     for key, stored in keys:
         if len(page) == limit and (not page or stored + ACTIVE_LAG_S < page[0]):
             break
-        row: InfoRow = connection.execute(f"{_SELECT_INFO} WHERE key = ?", (key,)).get
+        row: InfoRow | None = connection.execute(f"{_SELECT_INFO} WHERE key = ?", (key,)).get
+        if row is None:
+            raise UnreadableEvent(f"the session with key {key} has no events")
         if _place(row) < last:
             rows.append(row)
             (heappush if len(page) < limit else heappushpop)(page, row[3])

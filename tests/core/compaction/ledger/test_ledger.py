@@ -1139,6 +1139,7 @@ LINE_STARTS: Final = (
     st.lists(st.tuples(st.sampled_from(LINE_STARTS), st.text("ab 1\t:-", min_size=15, max_size=40))),
     st.sampled_from(["", "@@ -1 +1 @@\n", "1\ta\n2\t  b\n3\tc\n"]),
 )
+@example([("٣\t", "1" * 22)], "1\ta\n2\t  b\n3\tc\n")
 def test_quoted_lines_are_without_the_numbers_of_listings_and_the_marks_of_diffs(
     lines: list[tuple[str, str]], head: str
 ) -> None:
