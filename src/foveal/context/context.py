@@ -1825,7 +1825,7 @@ class Context:
                 return read_wish(answer, count=self._engine.next_seq)
             except Exception as error:  # noqa: BLE001 (no request is lost because of a hook)
                 failed = failed_wish(error)
-        warnings.warn(ReductionHookFailed(failed.problem), stacklevel=5)  # the caller of `fit`
+        warnings.warn(ReductionHookFailed(failed.problem), stacklevel=6)  # the caller of `fit`
         return failed
 
     def _wait_for_hook(self, answer: Awaitable[Any]) -> Any:
