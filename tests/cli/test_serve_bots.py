@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.requests import Request
 
 from foveal.agent.tool import Toolbox
 from foveal.cli.serve import chat_tools
@@ -22,6 +23,7 @@ from foveal.server.gateway_health import GatewayHealth
 from foveal.server.http.app import MAX_OWED_S, Health
 from foveal.server.http.prometheus import GATEWAY_GAUGES, PrometheusMetrics
 from foveal.server.http.shutdown import ShutdownState
+from foveal.server.proxy.upstreams import Upstreams
 from support.gated_provider import run
 from support.serve_process import Server, environment_of, serving
 from support.telegram_bot import USER
@@ -29,6 +31,13 @@ from support.telegram_stand_in import TOKEN, BotApi
 from support.terminal import Terminal
 
 HOOK = "https://hooks.example.org/bot/secret"
+
+
+def asked_through(address: str, *headers: tuple[bytes, bytes]) -> Request:
+    scope = {"type": "http", "method": "GET", "path": "/healthz", "query_string": b"", "scheme": "http"}
+    return Request(scope | {"client": (address, 1), "server": ("127.0.0.1", 8790), "headers": headers})
+
+
 WELL = GatewayHealth(
     platform="telegram",
     status="listening",
@@ -67,8 +76,8 @@ def test_a_bot_that_is_refused_or_owes_old_answers_makes_the_server_degraded(
         config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
         opening = Service.open(config, folder=tmp_path / "served", environment={}, clock=lambda: 2_000.0)
         async with opening as service:
-            health = Health(service, ShutdownState(), lambda: [gateway(**changes)])
-            response = await health(None)  # type: ignore[arg-type]
+            health = Health(service, ShutdownState(), lambda: [gateway(**changes)], Upstreams(service))
+            response = await health(asked_through("8.8.8.8"))
             body = json.loads(bytes(response.body))
         assert (response.status_code, body["problems"]) == (200, problems)
         assert body["status"] == ("degraded" if problems else "ok")
@@ -219,3 +228,27 @@ async def test_a_tool_that_does_not_exist_is_refused_at_the_start(tmp_path: Path
     async with AsyncExitStack() as stack:
         with pytest.raises(BadSetting, match=r"telegram\.tools"):
             await chat_tools(config, "telegram", stack)
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "is_told"),
+    [
+        ("127.0.0.1", [], True),
+        ("127.0.0.1", [(b"host", b"localhost:8790")], True),
+        ("127.0.0.1", [(b"host", b"foveal.example.com")], False),
+        ("127.0.0.1", [(b"x-forwarded-for", b"8.8.8.8")], False),
+        ("8.8.8.8", [], False),
+    ],
+)
+def test_only_a_program_of_the_same_machine_is_told_the_upstreams(
+    address: str, headers: list[tuple[bytes, bytes]], is_told: bool, tmp_path: Path
+) -> None:
+    @run
+    async def check() -> None:
+        config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
+        async with Service.open(config, folder=tmp_path / "served", environment={}) as service:
+            health = Health(service, ShutdownState(), list, Upstreams(service))
+            response = await health(asked_through(address, *headers))
+        assert ("upstreams" in json.loads(bytes(response.body))) is is_told
+
+    check()

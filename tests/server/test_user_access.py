@@ -111,7 +111,7 @@ class Asked(NamedTuple):
 
 def asked_of_others() -> Iterator[Asked]:
     """Yield requests that name a session or a user of others in each place of each operation that can name one."""
-    for operation in api.OPERATIONS:
+    for operation in api.API_OPERATIONS:
         if operation.path.startswith("/api/admin"):
             continue  # other roles use these
         body = BODIES.get(operation.id, {})
@@ -148,7 +148,7 @@ def test_no_operation_of_the_api_reaches_what_others_have(server: ApiServer, mal
 
 
 def test_lists_of_the_api_have_the_users_own(server: ApiServer, mallory: httpx.Client) -> None:
-    assert {operation.id for operation in api.OPERATIONS} > TENANT_LISTS
+    assert {operation.id for operation in api.API_OPERATIONS} > TENANT_LISTS
     rows = mallory.get("/api/sessions", params={"limit": 1}).json()
     assert [each["id"] for each in rows["sessions"]] == [OWN]
     assert rows["next"] is None

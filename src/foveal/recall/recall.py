@@ -34,7 +34,6 @@ from foveal.core.wire.event_text import (
     quote_lines,
     readable_text,
 )
-from foveal.core.wire.safe_print import counted
 from foveal.core.wire.tool_schemas import parse_arguments
 from foveal.errors import BadSetting
 from foveal.memory.memory import Memory
@@ -344,7 +343,7 @@ class Recall:
         )
 
     def _description(self, event: Event, text: str, found: Excerpt) -> str:
-        size = f"{counted(count_lines(text), 'line')}, {counted(len(text), 'character')}"
+        size = f"{count_lines(text):,} lines, {len(text):,} characters"
         return f"{event_title(event)}; {size}; {found.shows}"
 
     def _read_range(self, events: Sequence[Event], last: int, lines: LineSelection) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 COMMANDS: Final = ("wrap", "unwrap")
 AGENT_NAMES: Final = ("claude", "codex", "opencode", "aider")
 PROBE_TIMEOUT_S: Final = 5.0
-MAX_ANSWER_BYTES: Final = 16_384
+MAX_PROBED_BYTES: Final = 16_384
 SERVER_END_TIMEOUT_S: Final = 15.0
 """How long a started server may take to end after its agent, before it is killed."""
 STARTED_GRACE_S: Final = 5
@@ -279,9 +279,9 @@ def _fetch(url: str, token: str = "") -> tuple[int, bytes]:
         handlers = [ProxyHandler({})] if is_loopback(urlsplit(url).hostname or "") else []
         request = Request(url, headers={"X-Foveal-Token": token} if token else {})
         with build_opener(*handlers).open(request, timeout=PROBE_TIMEOUT_S) as response:
-            return response.status, response.read(MAX_ANSWER_BYTES)
+            return response.status, response.read(MAX_PROBED_BYTES)
     except HTTPError as refused:
-        return refused.code, refused.read(MAX_ANSWER_BYTES)
+        return refused.code, refused.read(MAX_PROBED_BYTES)
     except (OSError, ValueError):
         return 0, b""
 

@@ -17,9 +17,9 @@ from foveal.server.api.operation import ApiOperation, Worker, routes_for
 from foveal.server.api.routes import SESSION_OPERATIONS
 from foveal.server.api.schedule_endpoints import SCHEDULE_OPERATIONS
 
-__all__ = ["OPERATIONS", "openapi", "routes"]
+__all__ = ["API_OPERATIONS", "openapi", "routes"]
 
-OPERATIONS: Final[tuple[ApiOperation[Any, Any], ...]] = (
+API_OPERATIONS: Final[tuple[ApiOperation[Any, Any], ...]] = (
     *SESSION_OPERATIONS,
     *MEMORY_OPERATIONS,
     *SCHEDULE_OPERATIONS,
@@ -29,9 +29,9 @@ OPERATIONS: Final[tuple[ApiOperation[Any, Any], ...]] = (
 
 def routes(service: Service, worker: Worker | None) -> list[Route]:
     """Return all routes under `/api`."""
-    return routes_for(OPERATIONS, service, worker)
+    return routes_for(API_OPERATIONS, service, worker)
 
 
 def openapi() -> dict[str, Any]:
     """Return the document that the server serves as `/openapi.json`."""
-    return openapi_document(OPERATIONS)
+    return openapi_document(API_OPERATIONS)

@@ -88,7 +88,7 @@ class Health:
         status = "stopping" if self._shutdown.has_begun else "degraded" if problems else "ok"
         body = self._counts(is_inbox_known=not database) | {"status": status, "problems": problems}
         body["gateways"] = {gateway.platform: self._gateway_body(gateway) for gateway in gateways}
-        if request.client is not None and is_loopback(request.client.host):
+        if _is_from_this_machine(request):
             body["upstreams"] = self._upstreams.addresses()
         code = 503 if database or self._shutdown.has_begun else 200
         return Response(encode_json(body), status_code=code, media_type="application/json")
@@ -197,6 +197,13 @@ def app(
     )
     application.router.redirect_slashes = False
     return application
+
+
+def _is_from_this_machine(request: Request) -> bool:
+    """Return whether a program of this machine asks; a proxy on it passes the name that its own clients know."""
+    is_passed_on = any(name in request.headers for name in ("forwarded", "x-forwarded-for"))
+    near = request.client is not None and is_loopback(request.client.host)
+    return near and not is_passed_on and is_loopback(request.url.hostname or "")
 
 
 def _server_routes(

@@ -5,7 +5,7 @@
 3. A request with a summary that the provider has made of a conversation continues that one, whatever of it the
    request leaves out: what it leaves out is rewound, so the log has it.
 4. A request that names a user continues no conversation of another user that is found, and one with a token of a
-   user none of nobody either. A session that the client names is refused if the request has such a token or shows a
+   user none without a user. A session that the client names is refused if the request has such a token or shows a
    memory. The user is recorded with the session before any text.
 5. A request whose beginning is being answered for another request, by this server or another one, gets a fork; one
    that continues after a reply that is just being recorded waits for the recording.
