@@ -556,7 +556,7 @@ def may_move_prefix(events: Iterable[Event]) -> bool:
     """Return whether one of these events may change what was shown before."""
     return any(
         isinstance(e.fact, PREFIX_MOVERS)
-        or (isinstance(e.fact, Clipped) and e.fact.rule == "squeeze")
+        or (isinstance(e.fact, Clipped) and e.fact.rule.startswith("squeeze"))  # "squeeze: no consent"
         or (isinstance(e.fact, Instructed) and (e.fact.replaces is not None or e.fact.is_memory))
         or (isinstance(e.fact, Pinned) and e.fact.whole)
         for e in events

@@ -817,6 +817,7 @@ def test_requests_after_compactions_are_legal_and_keep_what_must_stay(
 @few
 @given(long_stories, presets, windows)
 @example(story=write_script(make_script(9355, 5, 6, 9), "openai_responses"), preset="handoff", window=1_500)
+@example(story=write_script(make_script(537425047, 4, 3, 26), "bedrock"), preset="confirm", window=1_500)
 def test_the_prefix_moves_only_where_a_reduction_is_recorded(
     story: ScriptedHistory, preset: str, window: int
 ) -> None:
