@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ async def test_a_user_is_found_by_the_id_and_named_nowhere(place: Path | str) ->
         for user in ("ada", "ada", "grace"):
             await trail.record("erase", f"user:{user}", tenant="t")
         rows = await trail.page(ALL, limit=10)
-        assert "ada" not in str(rows)
+        assert re.search(r"\bada\b", str(rows)) is None  # a digest may have these letters
         assert len({entry.object for entry in rows}) == 3, "equal users do not look equal"
         assert await trail.page(AuditFilter(user="ada"), limit=10) == rows[:2]
         assert await trail.page(AuditFilter(user="grace"), limit=10) == rows[2:]

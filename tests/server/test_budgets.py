@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -271,7 +272,7 @@ def test_a_deleted_conversation_is_forgotten_and_an_erased_user_only_by_name(pla
             sql = f"SELECT scope, key FROM {table} ORDER BY scope"
             rows = await scene.database.read(lambda db, sql=sql: db.fetch(sql))  # type: ignore[misc]
             assert [scope for scope, _ in rows] == ["tenant", "user"]
-            assert "ada" not in str(rows)
+            assert re.search(r"\bada\b", str(rows)) is None  # a digest may have these letters
         with pytest.raises(BudgetExceeded, match="limit of the user"):
             await scene.server(user="1 USD").reserve(ADA, PRICED, DOLLAR)
 
@@ -300,7 +301,7 @@ def test_a_request_that_ends_after_its_user_was_erased_names_nobody(place: Path 
             lambda db: db.fetch("SELECT scope, key FROM spending ORDER BY scope")
         )
         assert rows[0] == ("tenant", "acme")
-        assert "ada" not in str(rows)
+        assert re.search(r"\bada\b", str(rows)) is None  # a digest may have these letters
         assert [status.spent for status in await budgets.statuses(ADA)] == [1.0, 1.0]
 
     run(place, test)
