@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 import foveal
+from foveal.cli import wrap
 from foveal.cli.__main__ import main
 from foveal.cli.wrap.coding_agents import AGENTS, WrappedServer
 from support.agent_upstream import AgentUpstream
@@ -424,6 +425,12 @@ def test_the_address_in_the_settings_of_a_project_counts(
     code, shown = command("wrap", "claude", "--url", server.url)
     assert code == 1
     assert "Claude Code is set to https://gw.example.com" in shown
+
+    def start(_name: str, own_urls: dict[str, str], _url: str) -> None:
+        raise foveal.FovealError(f"a new server forwards to {own_urls['ANTHROPIC_BASE_URL']}")
+
+    monkeypatch.setattr(wrap, "_started", start)
+    assert "a new server forwards to https://gw.example.com" in command("wrap", "claude")[1]
 
 
 def test_a_server_with_another_upstream_is_refused_unless_the_user_says_so(

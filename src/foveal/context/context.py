@@ -309,8 +309,9 @@ class Context:
         self._has_warned_of_summariser = False
         self._recall: Recall | None = None
         self._forked_at: int | None = None
-        self._joined_at: int | None = None
         """For a fork: the event with which it began."""
+        self._joined_at: int | None = None
+        """For a fork: the event with which another context joined it last."""
         self._left_behind: frozenset[int] | None = None
         """What recall must not find; None until it is needed."""
         self._wait: Callable[[Awaitable[Any]], Any] | None = None

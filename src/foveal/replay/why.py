@@ -19,6 +19,7 @@ from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus, event_status
 from foveal.core.engine.settings import EngineSettings, resolve_settings, saved_settings
 from foveal.core.log.events import (
+    Clipped,
     Event,
     Instructed,
     ModelSaid,
@@ -42,7 +43,7 @@ from foveal.transcripts import Transcript
 
 
 class TextOccurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that contains the text, and how the request of the call shows it."""
+    """A message that contains the text or shows it again, and how the request of the call shows it."""
 
     handle: str
     kind: str
@@ -212,10 +213,13 @@ def recorded_settings(recording: Transcript) -> EngineSettings | None:
 def _occurrences(
     source: _ReplayedRequests | _RecordedRequests, ends: Sequence[int], text: str
 ) -> Iterator[TextOccurrence]:
-    """Yield the messages that contain a text; `ends` are the newest events of the requests."""
+    """Yield the messages that contain a text or show it again; `ends` are the newest events of the requests."""
     reductions = {event.handle: event for event in source.log}
+    found = {event.seq for event in source.log if _contains(event, text)}
+    clips = (event.fact for event in source.log if isinstance(event.fact, Clipped))
+    found |= {fact.target for fact in clips if fact.again in found}
     for event in source.log:
-        if not _contains(event, text):
+        if event.seq not in found:
             continue
         status = source.status(event)
         by = reductions.get(status.by)

@@ -242,7 +242,13 @@ class EventWriter:
 
     async def load_kept(self) -> Engine:
         """Return the engine as `load` does; raises `UnknownSession` if the session was erased."""
-        engine = await self.load()
+        return self._kept(await self.load())
+
+    async def refresh_kept(self) -> Engine:
+        """Return the engine as `refresh` does; raises `UnknownSession` if the session was erased."""
+        return self._kept(await self.refresh())
+
+    def _kept(self, engine: Engine) -> Engine:
         if self._erased:
             raise UnknownSession(self.id)
         return engine

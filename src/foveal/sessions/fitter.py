@@ -89,7 +89,7 @@ class RequestFitter:
         self, *, may_start_summary: bool, may_exceed: bool = False, agreed: bool = False
     ) -> Engine | None:
         """Reduce and store what was reduced; return None if the caller must wait for a summary first."""
-        engine = await self._writer.refresh()
+        engine = await self._writer.refresh_kept()
         now = self._clock()
         engine.check_spending(at=now, sends=False)  # a summary has its price too
         for _ in range(MAX_CONFLICTS):

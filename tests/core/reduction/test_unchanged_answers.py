@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 import foveal
-from foveal.core.log import Call, Clipped, ToolReturned
+from foveal.core.log import Call, Clipped, Compacted, ToolReturned
 from foveal.core.reduction.unchanged_answers import asks_for_same, is_unchanged_answer
+from foveal.replay import answer_text
+from foveal.replay.play import ReplaySetting
+from foveal.replay.why import why
+from foveal.transcripts import Transcript
 
 WASTED = "Wasted call — file unchanged since your last Read. Refer to that earlier tool_result instead."
 STILL_CURRENT = (
@@ -94,6 +98,16 @@ def test_after_every_such_answer_the_request_has_the_text() -> None:
     assert not any("Wasted" in text or "unchanged" in text for text in masked)
 
 
+def test_no_record_quotes_an_answer_that_only_refers_to_a_result() -> None:
+    ctx = foveal.Context("claude-sonnet-4-5", window=WINDOW, reserve=2_000)
+    history: list[dict[str, Any]] = [{"role": "user", "content": "Read all files, again and again."}]
+    for messages in reading_loop():
+        ctx.fit(history := history + messages)
+    records = [event.fact.summary for event in ctx.log if isinstance(event.fact, Compacted)]
+    assert any("def function_" in record for record in records)
+    assert not [record for record in records if "Wasted" in record or "unchanged since" in record]
+
+
 def test_a_result_that_is_shown_is_not_repeated() -> None:
     ctx = foveal.Context("claude-sonnet-4-5", window=WINDOW)
     history = [{"role": "user", "content": "Read it."}, *read(1, 1), *read(1, 2, WASTED)]
@@ -113,6 +127,15 @@ def test_the_log_and_the_report_say_what_is_shown() -> None:
     assert again.again == original.seq
     status = ctx.why(f"e{again.target}")
     assert (status.level, status.rule) == ("full", f"shows {original.handle} again")
+
+    ctx.append({"role": "assistant", "content": "Done."})
+    facts = tuple((event.fact, event.at) for event in ctx.log)
+    recording = Transcript(id="own", source="foveal", facts=facts)
+    line = "function_0_30(value)"
+    found = why(recording, call=None, text=line, policy=None, setting=ReplaySetting())
+    assert found.shown
+    assert [place.handle for place in found.places] == [original.handle, f"e{again.target}"]
+    assert f"rule shows {original.handle} again" in answer_text(found)
 
 
 def test_a_session_finds_in_its_store_what_a_summary_hides() -> None:

@@ -18,6 +18,7 @@ import pytest
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.core.view import effective_events
 from foveal.stores import SqliteStore
+from foveal.stores.session_locks import SessionLocks
 from support.serve_process import HttpReply, Server, serving
 from support.upstream import Piece, RawUpstream, ReceivedRequest, answer, until
 
@@ -178,3 +179,21 @@ def test_a_conversation_that_another_server_is_answering_is_forked(servers: TwoS
     assert session_of(later) == session_of(first) != session_of(forked)
     again = servers.ask(two, [*history, text_of_answer(later), "Further"])
     assert session_of(again) == session_of(first)
+
+
+def test_a_server_that_is_slow_to_release_a_recorded_reply_causes_no_fork(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        servers = TwoServers(stack, tmp_path / "server", {})
+        first = servers.ask(servers.one, ["Hi"])
+        name = f"exchange/{session_of(first)}"
+
+        async def ask_while_held() -> HttpReply:
+            locks = SessionLocks(tmp_path / "server" / "turnstile.lock")
+            async with locks.lock("default", name):
+                asking = asyncio.to_thread(servers.ask, servers.two, ["Hi", text_of_answer(first), "Go on"])
+                later = asyncio.create_task(asking)
+                await asyncio.sleep(0.5)
+            await locks.close()
+            return await later
+
+        assert session_of(asyncio.run(ask_while_held())) == session_of(first)

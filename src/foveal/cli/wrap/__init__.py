@@ -306,7 +306,7 @@ def _server(agent: CodingAgent, file: SettingsFile, args: Namespace) -> Iterator
         yield server
         return
     with _about(file):
-        own_urls = agent.own_urls(file.find)
+        own_urls = _own_urls(agent, file, url)
     with _started(args.agent, own_urls, url) as started:
         yield _reached(started)
 

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from foveal.core.log.events import Opened
+from foveal.core.log.events import ModelSaid, Opened
 from foveal.core.models.model import Model
 from foveal.core.view.fold import reductions_for_fork
 from foveal.core.wire import MessageChunk
@@ -38,6 +38,7 @@ from foveal.server.proxy.conversation import (
     COMPACTS_KEY,
     ProxiedConversation,
     instruction_versions_until,
+    is_message,
 )
 from foveal.server.proxy.digest_index import DigestIndex, KnownSession, ProxyRetention
 from foveal.server.proxy.exchange import Exchange, ExchangeClaim, ExchangeServices, RequestCheck
@@ -61,10 +62,10 @@ MAX_INHERITED_EVENTS: Final = 2_000
 MAX_RECORDING_WAIT_S: Final = 30.0
 """Seconds to wait for a reply that is being recorded."""
 MAX_REMOTE_RECORDING_WAIT_S: Final = 2.0
-"""Seconds to wait for another server that may be recording the reply which a request has already. The request may
-also be that of another conversation, so it does not wait long."""
+"""Seconds to wait for another server that may be recording the reply which a request has already, or has recorded it
+and not released the session yet. The request may also be that of another conversation, so it does not wait long."""
 MAX_REMOTE_END_WAIT_S: Final = 0.1
-"""Seconds to wait for another server that has recorded a reply, and may be releasing the session."""
+"""Seconds to wait for another server that answers a request of the session, and may be about to end."""
 _CLAIM_PREFIX: Final = "exchange/"
 """Of the name of a session's claim; no session id has a slash."""
 
@@ -359,7 +360,7 @@ class TenantConversations:
         if the session is gone, or of another user."""
         request = incoming.request
         try:
-            with await self._claim(made.session) as claim:
+            with await self._claim(made.session, made) as claim:
                 async with self._lock(made.session):
                     if await self._is_of_another_user(made.session, incoming):
                         return None
@@ -386,7 +387,7 @@ class TenantConversations:
         known = count_up_to(request.digests, found.end.digest)
         chunks = request.chunks(known)
         try:
-            with await self._claim(found.session) as claim:
+            with await self._claim(found.session, found) as claim:
                 async with self._lock(found.session):
                     if await self._is_of_another_user(found.session, incoming):
                         return None
@@ -606,21 +607,31 @@ class TenantConversations:
     def _lock(self, id: str) -> AbstractAsyncContextManager[None]:
         return self._runtime.locks.lock(self._tenant.name, id)
 
-    async def _claim(self, id: str) -> ExchangeClaim:
+    async def _claim(self, id: str, found: KnownSession | None = None) -> ExchangeClaim:
         """Return the claim of a session, which is not held if another exchange has it. It is taken before the
-        session lock, which an exchange needs to end."""
+        session lock, which an exchange needs to end. `found` is what the index has of the session: one that ends
+        with a reply is not being answered, so another server is about to release it, or has just claimed it."""
         if (claim := self._claims.pop(id, None)) is not None:
             return ExchangeClaim(claim.hand_over())
         conversation, _ = self._open.get(id, (None, None))
         if conversation is not None and conversation.exchange is not None:
             return ExchangeClaim(None)
-        until, delay = monotonic() + MAX_REMOTE_END_WAIT_S, FIRST_RETRY_DELAY_S
+        began, delay = monotonic(), FIRST_RETRY_DELAY_S
         while True:
             lock = await self._runtime.locks.try_lock(self._tenant.name, _CLAIM_PREFIX + id)
-            if lock is not None or monotonic() > until:
+            waited = monotonic() - began
+            if lock is not None or waited > MAX_REMOTE_RECORDING_WAIT_S:
                 return ExchangeClaim(lock)
+            if waited > MAX_REMOTE_END_WAIT_S and (found is None or not await self._ends_with_reply(found)):
+                return ExchangeClaim(None)
             await asyncio.sleep(delay)
             delay = min(delay * 2, MAX_RETRY_DELAY_S)
+
+    async def _ends_with_reply(self, found: KnownSession) -> bool:
+        """Return whether the newest message of a session is a reply."""
+        events, _ = await self._tenant.fast_store.read_new(found.session, first=found.end.seq)
+        facts = (event.fact for event in reversed(events) if is_message(event.fact))
+        return isinstance(next(facts, None), ModelSaid)
 
     async def _current(self, id: str, incoming: _Incoming) -> ProxiedConversation:
         """Return the conversation of a session, with what other processes have added; raises `SessionGone`."""

@@ -40,6 +40,7 @@ from foveal.core.compaction.standing.statements import Sentence, find_sentences,
 from foveal.core.log.events import Call, Event, ModelSaid, ToolReturned, UserSaid, calls_of, text_of
 from foveal.core.reduction import important_lines
 from foveal.core.reduction.placeholder import call_subject
+from foveal.core.reduction.unchanged_answers import is_unchanged_answer
 from foveal.core.view.text_facts import (
     distinct_names,
     exit_status,
@@ -215,10 +216,10 @@ def read_words(event: Event) -> EventWords:
 
 def quotable_text(event: Event) -> str:
     """Return the text of a result, or those among the arguments of a message's calls; long ones without their
-    middle."""
+    middle. A result that only refers to an earlier one has nothing to quote."""
     fact = event.fact
     if isinstance(fact, ToolReturned):
-        return _ends(text_of(fact.content))
+        return "" if is_unchanged_answer(fact) else _ends(text_of(fact.content))
     if isinstance(fact, ModelSaid):
         calls = (call for _, call in calls_of(fact.content))
         return "\n".join(_ends(value) for call in calls for value in string_values(call.arguments))

@@ -492,6 +492,8 @@ def _items(events: Sequence[Event], words: frozenset[str], hidden: Callable[[int
         fact = event.fact
         if not isinstance(fact, ModelSaid | ToolReturned) or not hidden(event.seq):
             continue
+        if isinstance(fact, ToolReturned) and is_unchanged_answer(fact):
+            continue
         found = _matching_lines(text_of(fact.content), words)
         if found:
             mark = AGENT_PREFIX if isinstance(fact, ModelSaid) else OUTPUT_PREFIX
