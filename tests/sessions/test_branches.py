@@ -81,6 +81,9 @@ async def test_a_fork_comes_back_as_a_branch() -> None:
         assert "Result (the last text of the model in it): The disk was full." in (await shown(session))[-1]
         await session.undo(fold)
         assert await shown(session) == ["Why is CI red?", "Read the log.", "The disk was full."]
+        again = await Session.open(session.store, "demo", model="gpt-4.1", tokenizer="estimate")
+        with pytest.raises(BadSetting, match=r"not joined yet; this one was, as e\d+: fork again"):
+            await again.join(child, task="Read the log.")
 
 
 @run

@@ -802,3 +802,12 @@ async def test_no_object_makes_a_request_of_a_session_that_another_has_deleted(
         for _ in range(2):
             with pytest.raises(foveal.UnknownSession):
                 await other.fit()
+
+
+@run
+@pytest.mark.parametrize("id", ["", "a\nb", "\x00", "a\x7f"])
+async def test_a_session_needs_an_id_without_control_characters(id: str) -> None:
+    async with foveal.stores.MemoryStore() as store:
+        with pytest.raises(foveal.BadSetting, match="at least one character"):
+            await Session.open(store, id, **SMALL)
+        assert await store.sessions() == []

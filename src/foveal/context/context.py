@@ -75,6 +75,7 @@ from foveal.core.engine.branches import (
     joined_messages,
     kept_in,
     list_branches,
+    not_joined_yet,
 )
 from foveal.core.engine.context_arguments import (
     ContextArguments,
@@ -1619,8 +1620,7 @@ class Context:
             raise BadSetting("fork", fork, "a context that `fork` of this one has returned")
         with self._lock:
             if any(event.seq == fork._joined_at for event in effective_events(self._engine.log)):
-                done = f"a fork that is not joined yet; this one was, as {handle(fork._joined_at or 0)}: fork again"
-                raise BadSetting("fork", fork, done)
+                raise BadSetting("fork", fork, not_joined_yet(fork._joined_at or 0))
             task, events, ended = fork._to_join(self._engine.log, result, keep)
             self._record_given(messages)
             first = self._record(branched(task, is_joined=True))

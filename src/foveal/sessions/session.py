@@ -45,6 +45,7 @@ from foveal.core.engine.branches import (
     joined_messages,
     kept_in,
     list_branches,
+    not_joined_yet,
 )
 from foveal.core.engine.context_arguments import (
     check_extras,
@@ -1364,7 +1365,7 @@ class Session:
             The handle of the fold, for `undo` and `expand`; "" if there is no result and nothing to fold.
 
         Raises:
-            BadSetting: `fork` is no fork of this session, or an argument is not a text.
+            BadSetting: `fork` is no fork of this session or joined already, or an argument is not a text.
             StoreError: A store cannot be read or written.
 
         Examples:
@@ -1380,11 +1381,11 @@ class Session:
                 assert "The disk was full." in str((await session.fit()).facts[-1])
             ```
         """
-        began = branched(task, is_joined=True)
         log = await fork._writer.whole_log() if isinstance(fork, Session) else []
         origins = (e for e in log if isinstance(e.fact, Opened) and e.fact.origin.startswith(f"{self.id}@"))
         if (opened := next(origins, None)) is None:
             raise BadSetting("fork", fork, "a session that `fork` of this one has returned")
+        began = branched(task, is_joined=True, fork=fork.id)
         said = joined_messages([event for event in effective_events(log) if event.seq > opened.seq])
         wanted = set(kept_in(opened.seq, keep, end=len(log)))
 
@@ -1394,6 +1395,9 @@ class Session:
             return branch_ended(view, first.seq, result=result, end=stored[-1].seq + 1, keep=kept)
 
         async with self._lock:
+            for event in effective_events(await self._writer.whole_log()):
+                if isinstance(event.fact, Branched) and event.fact.fork == fork.id:
+                    raise BadSetting("fork", fork, not_joined_yet(event.seq))
             joined = [began, *(event.fact for event in said)]
             *_, ended = await self._commit_changes(joined, end=end)
             return fold_handle((await self._writer.load()).log, ended.seq)

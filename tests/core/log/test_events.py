@@ -129,6 +129,7 @@ ALL_FACTS = [
     Overflowed(model="m", limit=8, needed=9, output=1, sent=7, limit_kind="output", problem="too long"),
     ThinkingLeftOut(problem="bound"),
     Branched(task="find it", is_joined=True),
+    Branched(task="find it", is_joined=True, fork="demo-2"),
     BranchEnded(branch=4, result="found", source="model", keep=(5,), by_code=True),
     Reverted(target=3),
     Rewound(to=2, keep_reductions=True),

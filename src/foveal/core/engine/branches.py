@@ -130,11 +130,16 @@ def list_branches(log: Sequence[Event]) -> tuple[BranchStatus, ...]:
 # ── Begin and end ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def branched(task: str, *, is_joined: bool = False) -> Branched:
+def branched(task: str, *, is_joined: bool = False, fork: str = "") -> Branched:
     """Return the fact that begins a branch; raises `BadSetting` without a task."""
     if not isinstance(task, str) or not task.strip():
         raise BadSetting("task", task, "a text that says what the branch is to do")
-    return Branched(task=task.strip(), is_joined=is_joined)
+    return Branched(task=task.strip(), is_joined=is_joined, fork=fork)
+
+
+def not_joined_yet(joined: int) -> str:
+    """Return what a fork must be that is joined once more; it was joined with the event `joined`."""
+    return f"a fork that is not joined yet; this one was, as {handle(joined)}: fork again"
 
 
 def open_branch(view: View, name: str | int | None) -> tuple[int, Branched]:

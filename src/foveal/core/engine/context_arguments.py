@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Final, cast
 
@@ -133,7 +134,10 @@ def check_store(store: object, session: object, *, field: str = "session") -> No
 
 def check_session_id(field: str, given: object) -> None:
     """Raise `BadSetting` unless this can be the id of a session: the ids of memories are none."""
-    if check_text(field, given, "the id of a session, a text").startswith(MEMORY_LOG_PREFIX):
+    id = check_text(field, given, "the id of a session, a text")
+    if not id or any(unicodedata.category(char) == "Cc" for char in id):
+        raise BadSetting(field, given, "the id of a session: at least one character, and none for control")
+    if id.startswith(MEMORY_LOG_PREFIX):
         raise BadSetting(
             field, given, f"the id of a session; ids with `{MEMORY_LOG_PREFIX}` are those of memories"
         )

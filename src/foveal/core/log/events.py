@@ -657,6 +657,8 @@ class Branched(Fact, frozen=True, tag="branched"):
     """What the branch is to find out or to do."""
     is_joined: bool = False
     """Whether its messages come from another context, so that none of them is the user's own."""
+    fork: str = ""
+    """The id of the session that they come from; "" for those of a `Context`."""
 
 
 class BranchEnded(Fact, frozen=True, tag="branch_ended"):

@@ -62,8 +62,9 @@ MAX_INHERITED_EVENTS: Final = 2_000
 MAX_RECORDING_WAIT_S: Final = 30.0
 """Seconds to wait for a reply that is being recorded."""
 MAX_REMOTE_RECORDING_WAIT_S: Final = 2.0
-"""Seconds to wait for another server that may be recording the reply which a request has already, or has recorded it
-and not released the session yet. The request may also be that of another conversation, so it does not wait long."""
+"""Seconds to wait for another server that may be recording the reply which a request has already, or has recorded
+it and not released the session yet. The request may also be that of another conversation, so it does not wait
+long."""
 MAX_REMOTE_END_WAIT_S: Final = 0.1
 """Seconds to wait for another server that answers a request of the session, and may be about to end."""
 _CLAIM_PREFIX: Final = "exchange/"

@@ -55,6 +55,7 @@ from foveal.core.compaction.ledger.range_facts import LedgerIndex, RangeFacts
 from foveal.core.compaction.ledger.user_requests import collect_requests, requests_section
 from foveal.core.compaction.plan import has_event
 from foveal.core.log.events import DIALOGUE_TYPES, Event, ModelSaid, ToolReturned, handle, text_of
+from foveal.core.reduction.unchanged_answers import is_unchanged_answer
 from foveal.core.tokens.counter import Counter
 
 MAX_LAST_WORDS_CHARS: Final = 800
