@@ -173,6 +173,16 @@ def test_a_time_that_is_none_is_an_error(since: str) -> None:
         main(["admin", "audit", "--since", since])
 
 
+@pytest.mark.parametrize("words", [["admin", "tenants"], ["token", "list"], ["pair", "telegram", "--list"]])
+def test_a_folder_that_does_not_exist_is_an_error_and_is_not_created(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "wrong"
+    assert main([*words, "--folder", str(wrong)]) == 1
+    assert f"there is no folder of a server at {wrong}" in capsys.readouterr().err
+    assert not wrong.exists()
+
+
 def test_a_server_that_starts_with_other_settings_is_recorded(run: Run, folder: Path) -> None:
     for rate in (10, 10, 20):
         with serving(folder=folder, settings={"server.rate": rate}):

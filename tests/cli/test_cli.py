@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pytest
 
+from foveal.cli.__main__ import main
 from foveal.context import Context
 from foveal.core.log import (
     AnyFact,
@@ -191,6 +192,22 @@ def test_a_missing_store_is_an_error_and_is_not_created(store: Path, command: li
     assert f"there is no store at {store} yet" in output
     assert "--store" in output
     assert not store.exists()
+
+
+def test_a_database_is_no_store_file_and_gets_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in (["sessions"], ["import", "x.json"], ["memory", "list"], ["why", "x", "y"]):
+        assert main([*command, "--store", "postgresql://me:secret@host/db"]) != 0
+        assert "--store 'postgresql://host/db' is not allowed: a file" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_before_the_command_are_explained(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--store", str(store), "sessions"])
+    assert "options come after the command, as in `foveal sessions …`" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_a_store_is_not_changed(store: Path) -> None:
@@ -980,6 +997,7 @@ def test_why_takes_a_session_and_by_default_its_last_request(store: Path) -> Non
     assert output_of(store, "why", "work", "the", "hammer") == output_of(
         store, "why", "work", "--text", "the hammer"
     )
+    assert output_of(store, "why", "work", "--store", store, "the", "hammer").startswith("yes")
     assert "give the text once" in error_of(store, "why", "work", code=2)
     assert "give the text once" in error_of(store, "why", "work", "the", "--text", "the", code=2)
     assert output_of(store, "why", "work", "the", "saw", code=1).startswith("no: the text is nowhere")

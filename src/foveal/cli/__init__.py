@@ -58,17 +58,32 @@ def _main(argv: Sequence[str], others: Sequence[CommandTable]) -> int:
         return 0
     if of_agent:
         args.arguments = of_agent
+    if args.command == "why" and not any(word.startswith("-") for word in rest):
+        # argparse takes no more of them after an option.
+        args.words, rest = [*args.words, *rest], []
     if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        is_command = words != [*argv] and not rest[0].startswith("-")
+        hint = f": options come after the command, as in `foveal {rest[0]} …`" if is_command else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if getattr(args, "store", args) is None:
         args.store = store_path()
     try:
+        _check_store_file(getattr(args, "store", None))
         return _run(_find_command(args.command, others)(args))
     except BrokenPipeError:
         raise
     except (FovealError, OSError) as problem:
         print(f"foveal: {visible(_error_text(problem, words))}", file=sys.stderr)
         return getattr(args, "error_code", 1)
+
+
+def _check_store_file(store: object) -> None:
+    """Raise `BadSetting` for a database: these commands read a file, and would make one with that name."""
+    if isinstance(store, Path) and str(store).startswith(("postgresql:/", "postgres:/")):
+        from foveal.config.keys import strip_url_secrets
+
+        allowed = "a file; `foveal inspect --store` and `foveal mcp --store` open the URL of a database"
+        raise BadSetting("store", strip_url_secrets(str(store).replace(":/", "://", 1)), allowed)
 
 
 def _error_text(problem: Exception, words: Sequence[str]) -> str:

@@ -34,7 +34,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from foveal.core.wire.safe_print import counted, one_line
+from foveal.core.wire.safe_print import counted, one_line, visible
+from foveal.errors import FovealError
 
 if TYPE_CHECKING:
     import msgspec
@@ -104,10 +105,15 @@ def _subcommand(subcommands: Any, name: str, about: str) -> ArgumentParser:
     return parser
 
 
-def _config(folder: Path | None) -> Config:
-    """Return the configuration, in which a given folder also replaces a database."""
+def _config(folder: Path | None, *, creates: bool = False) -> Config:
+    """Return the configuration, in which a given folder also replaces a database. Raises `FovealError` for one that
+    does not exist, unless the command `creates` it."""
     from foveal.config import load
 
+    if folder is not None and not creates and not folder.is_dir():
+        raise FovealError(
+            f"there is no folder of a server at {visible(str(folder))}: name its `server.folder`"
+        )
     return load(flags={"server.folder": None if folder is None else str(folder)}, project=False)
 
 
@@ -123,7 +129,8 @@ async def token(args: Namespace) -> int:
     from foveal.server.auth_tokens import AuthTokens
     from foveal.server.storage import open_service_database
 
-    async with open_service_database(_config(args.folder), os.environ) as database:
+    config = _config(args.folder, creates=args.act == "create")
+    async with open_service_database(config, os.environ) as database:
         tokens, audit = AuthTokens(database), AuditTrail(database, clock=time.time)
         if args.act == "create":
             return await _create(tokens, audit, args)
