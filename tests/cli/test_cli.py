@@ -521,6 +521,7 @@ def test_sessions_lists_the_newest_first_with_titles(store: Path) -> None:
     first, second = output_of(store, "sessions").splitlines()
     assert first.startswith("new ")
     assert f"{len(EVERYTHING)} events" in first
+    assert "  Grüß dich" in first  # without a title: the user's first words
     assert second.startswith("old ")
     assert second.endswith("An old one")
 

@@ -63,8 +63,11 @@ from foveal.sessions.export import SessionExport
 from foveal.sessions.log_reader import find_effective, fold_view, read_slices
 from foveal.stores import open_store
 from foveal.transcripts import TimedFact, Transcript
+from foveal.transcripts.transcript import derive_title
 
 APPEND_BATCH_EVENTS = 500
+_MAX_TITLE_EVENTS = 20
+"""Events at the beginning of a session in which its first message is looked for."""
 
 
 def _open_store(args: Namespace, *, create: bool = False) -> AbstractAsyncContextManager[Store]:
@@ -88,12 +91,18 @@ async def sessions(args: Namespace) -> int:
         is_empty = True
         async for info in all_sessions(store):
             is_empty = False
-            title = "(erased)" if info.erased else one_line(info.title, width=50)
+            title = "(erased)" if info.erased else one_line(info.title or await _first_words(store, info.id), width=50)
             size = f"{counted(info.events, 'event'):>15} {_size(info.bytes):>9}"
             print(f"{visible(info.id):<44} {_day(info.active)} {size}  {title}")
         if is_empty:
             print("no sessions yet")
     return 0
+
+
+async def _first_words(store: Store, id: str) -> str:
+    """Return the start of the user's first message, as a title of a session without one."""
+    first = await store.read(id, first=0, last=_MAX_TITLE_EVENTS)
+    return derive_title((event.fact, event.at) for event in first)
 
 
 async def _sessions_as_json(args: Namespace) -> int:
