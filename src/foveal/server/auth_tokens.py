@@ -42,13 +42,14 @@ MAX_LOGINS_PER_TOKEN: Final = 1_000
 REQUEST_USER: Final = "@request"
 """In place of a user: the one whom the body of each request names."""
 _COLUMNS: Final = "id, tenant, label, created, revoked, memory, role"
-_USER: Final = r"[A-Za-z0-9][A-Za-z0-9._~:@-]{0,199}"
-_MEMORY_CHOICE: Final = re.compile(rf"({_USER}|{REQUEST_USER})(\s*;\s*hears)?")
+USER_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._~:@|+-]{0,199}"
+"""Ids of users, as login services and e-mail addresses have them."""
+_MEMORY_CHOICE: Final = re.compile(rf"({USER_PATTERN}|{REQUEST_USER})(\s*;\s*hears)?")
 
 
 def is_user_id(text: str) -> bool:
     """Return whether a text can be the id of a user: ASCII, so that no two ids look alike."""
-    return re.fullmatch(_USER, text) is not None
+    return re.fullmatch(USER_PATTERN, text) is not None
 
 
 class MemoryChoice(NamedTuple):

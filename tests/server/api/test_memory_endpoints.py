@@ -287,7 +287,7 @@ def test_a_name_that_looks_like_another_opens_no_memory(client: httpx.Client, us
     assert list(entries(client, "rene").values()) == ["My code word is plover."]
 
 
-@pytest.mark.parametrize("user", ["RENE", "Rene", "rene.", "rene~", "rene:files", "rene@a"])
+@pytest.mark.parametrize("user", ["RENE", "Rene", "rene.", "rene~", "rene:files", "rene@a", "rene|a"])
 def test_users_whose_ids_differ_in_any_character_share_nothing(client: httpx.Client, user: str) -> None:
     client.post("/api/memory/rene", json={"text": "My code word is plover."})
     assert entries(client, user) == {}

@@ -198,14 +198,15 @@ def named_by(dialect: str, user: str) -> Json:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_erasing_a_user_finds_the_sessions_whose_requests_named_this_user(scene: Scene, dialect: str) -> None:
     own = dict[str, str]()
-    for user in ("ada", "bob"):
+    ada = "auth0|12+a@example.org"
+    for user in (ada, "bob"):
         scene.ask(dialect, "Hello.", **named_by(dialect, user))
         own[user] = scene.session
         scene.ask(dialect, "Hello.", "Answer 1.", "And now?", **named_by(dialect, user))
-    assert own["ada"] != own["bob"], "equal conversations of two users are two sessions"
+    assert own[ada] != own["bob"], "equal conversations of two users are two sessions"
     tenant = scene.proxy.service.tenant("default")
-    erased = scene.proxy.do(tenant.erase_user("ada"))
-    assert own["ada"] in erased.sessions
+    erased = scene.proxy.do(tenant.erase_user(ada))
+    assert own[ada] in erased.sessions
     left = [info.id for info in scene.proxy.do(tenant.sessions())]
     assert own["bob"] in left
     assert not {*erased.sessions} & {*left}

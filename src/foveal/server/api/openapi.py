@@ -20,6 +20,7 @@ from foveal.core.wire.common import Json
 from foveal.server.api import schemas as api_schemas
 from foveal.server.api.operation import ApiOperation, ApiResult
 from foveal.server.api.schemas import EmptyBody
+from foveal.server.auth_tokens import USER_PATTERN
 from foveal.web.http_errors import TITLES
 from foveal.web.request_body import JSON_TYPE
 
@@ -34,7 +35,7 @@ PATH_PARAMETERS: Final[Mapping[str, Json]] = {
     "session": {"type": "string", "minLength": 1, "maxLength": 200},
     "turn": {"type": "string", "minLength": 1, "maxLength": 200},
     "schedule": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
-    "user": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._~:@-]{0,199}$"},
+    "user": {"type": "string", "pattern": f"^{USER_PATTERN}$"},
     "entry": {"type": "string", "pattern": "^m?[0-9]{1,15}$"},
     "handle": {"type": "string", "pattern": "^e?[0-9]{1,15}$"},
     "token": {"type": "string", "pattern": "^[0-9a-f]{8}$"},

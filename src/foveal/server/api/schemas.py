@@ -31,12 +31,12 @@ from foveal.memory.quotes import MAX_ENTRY_CHARS
 from foveal.ports import Hit, SessionInfo
 from foveal.server import Turn, TurnOutcome
 from foveal.server.audit import AUDIT_PAGE, AuditAction, AuditEntry
-from foveal.server.auth_tokens import TokenRole
+from foveal.server.auth_tokens import USER_PATTERN, TokenRole
 from foveal.server.budgets import SpentLimit
 from foveal.server.daily_usage import UsageRow
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._~:@-]*$(?!\n)"
-"""Pattern of the ids of sessions and users: characters that need no escaping in a URL."""
+"""Pattern of the ids of sessions: characters that need no escaping in a URL."""
 MODEL_PATTERN: Final = r"^([A-Za-z0-9][A-Za-z0-9._:+-]*(/[A-Za-z0-9][A-Za-z0-9._:+-]*)*)?$(?!\n)"
 """Pattern of a model name: without an address and without a path, which a client must not choose."""
 MAX_SESSIONS_PER_PAGE: Final = 500
@@ -71,11 +71,11 @@ ModelName: TypeAlias = Annotated[
 UserId: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=ID_PATTERN,
+        pattern=rf"^{USER_PATTERN}$(?!\n)",
         min_length=1,
         max_length=MAX_API_ID_CHARS,
         examples=["ada"],
-        description="the id of a user in your system: letters, digits and . _ ~ : @ -, a letter or digit first",
+        description="the id of a user in your system: letters, digits and . _ ~ : @ | + -, a letter or digit first",
     ),
 ]
 UserText: TypeAlias = Annotated[str, Meta(min_length=1, examples=["Why is the sky blue?"])]
