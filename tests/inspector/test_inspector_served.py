@@ -111,6 +111,14 @@ def test_a_tenant_sees_its_own_sessions_only(server: ApiServer, browser: httpx.C
     assert "secret of amber" in browser.get(f"/inspect/session?id={key}").text
 
 
+def test_an_empty_list_says_how_a_server_gets_sessions(server: ApiServer) -> None:
+    with server.client() as client:
+        client.post("/inspect/login", data={"token": server.token("white")})
+        page = client.get("/inspect/").text
+    assert "one begins with the first request of an agent or of the API" in page
+    assert "foveal chat" not in page
+
+
 def test_a_login_counts_for_the_inspector_only(browser: httpx.Client) -> None:
     assert browser.get("/inspect/api/sessions").status_code == 200
     assert browser.get("/api/sessions").status_code == 401

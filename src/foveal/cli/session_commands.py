@@ -91,9 +91,10 @@ async def sessions(args: Namespace) -> int:
         is_empty = True
         async for info in all_sessions(store):
             is_empty = False
-            title = "(erased)" if info.erased else one_line(info.title or await _first_words(store, info.id), width=50)
+            title = "" if info.erased else info.title or await _first_words(store, info.id)
+            shown = "(erased)" if info.erased else one_line(title, width=50)
             size = f"{counted(info.events, 'event'):>15} {_size(info.bytes):>9}"
-            print(f"{visible(info.id):<44} {_day(info.active)} {size}  {title}")
+            print(f"{visible(info.id):<44} {_day(info.active)} {size}  {shown}")
         if is_empty:
             print("no sessions yet")
     return 0

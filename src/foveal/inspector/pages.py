@@ -151,9 +151,11 @@ MAX_PAGE_PROBLEMS: Final = 20
 _NO_SCRIPT: Final = (
     "Without JavaScript this page shows the newest part only: allow scripts of this address to see the rest."
 )
-_EMPTY_OVERVIEW: Final = (
-    "There are no sessions here: start one with foveal chat, or name a file, as in foveal inspect PATH."
-)
+_EMPTY_OVERVIEW: Final = {
+    "foveal inspect": "There are no sessions: start one with foveal chat, or open a file with foveal inspect PATH.",
+    "foveal serve": "There are no sessions: one begins with the first request of an agent or of the API.",
+}
+"""By the command that started the server."""
 
 
 _VOID_ELEMENTS: Final = frozenset({"input", "link", "meta"})
@@ -214,7 +216,11 @@ class PageFrame(NamedTuple):
 
 def overview_page(page: SessionPage, frame: PageFrame) -> str:
     """Return the page with the first sessions."""
-    table = _sessions_table(page.rows) if page.rows else element("p", {"class": "empty"}, _EMPTY_OVERVIEW)
+    table = (
+        _sessions_table(page.rows)
+        if page.rows
+        else element("p", {"class": "empty"}, _EMPTY_OVERVIEW[frame.command])
+    )
     problems = [
         element("p", {"class": "problem"}, one_line(each, width=400))
         for each in page.problems[:MAX_PAGE_PROBLEMS]

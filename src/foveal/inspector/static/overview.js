@@ -371,17 +371,29 @@ function noSessions() {
     { class: "overview-empty" },
     el("h2", null, "There are no sessions yet"),
     el("p", null, "A session appears here as soon as it is written. To get one:"),
-    el(
-      "ul",
-      null,
-      el("li", null, el("code", null, "foveal chat"), " starts a session in the terminal."),
-      el("li", null, el("code", null, "foveal serve"), " records the sessions of agents that use it as their API."),
-      el(
-        "li",
-        null,
-        el("code", null, "foveal inspect FILE"),
-        " opens a transcript of Claude Code, Codex or pi, or a store.",
-      ),
-    ),
+    el("ul", null, document.body.dataset.command === "foveal serve" ? waysOnServer() : waysOnOwnMachine()),
   );
+}
+
+/** @returns {HTMLElement[]} */
+function waysOnServer() {
+  return [
+    el("li", null, "Let an agent use this server as its API: ", el("code", null, "foveal wrap claude"), "."),
+    el("li", null, "Create one with ", el("code", null, "POST /api/sessions"), "."),
+    el("li", null, "Write to the bot of this server on Telegram or Discord."),
+  ];
+}
+
+/** @returns {HTMLElement[]} */
+function waysOnOwnMachine() {
+  return [
+    el("li", null, el("code", null, "foveal chat"), " starts a session in the terminal."),
+    el("li", null, el("code", null, "foveal serve"), " records the sessions of agents that use it as their API."),
+    el(
+      "li",
+      null,
+      el("code", null, "foveal inspect FILE"),
+      " opens a transcript of Claude Code, Codex or pi, or a store.",
+    ),
+  ];
 }
