@@ -284,3 +284,16 @@ def test_the_trail_names_whose_memory_the_inspector_showed_and_changed(tmp_path:
                 return ("session:of-eve", "refused") in {(row.object, row.outcome) for row in rows}
 
             until(is_recorded)
+
+
+def test_a_user_who_erases_everything_leaves_the_words_of_others(tmp_path: Path) -> None:
+    with ApiServer(tmp_path / "shared") as server, server.client(server.token("default")) as owner:
+        for id, users in (("of-both", ("ada", "bob")), ("of-ada", ("ada",))):
+            owner.post("/api/sessions", json={"id": id})
+            owner.post(f"/api/sessions/{id}/turns", json={"text": "Hello."})
+            for user in users:
+                server.do(server.service.runtime.inbox.add_session_user("default", id, user))
+        with server.client(bound(server, "ada")) as ada:
+            erased = ada.delete("/api/users/ada").json()
+        assert erased == {"sessions": ["of-ada"], "kept": [{"session": "of-both", "messages": 1}]}
+        assert owner.delete("/api/users/ada").json() == {"sessions": ["of-both"], "kept": []}

@@ -263,13 +263,20 @@ class Tenant:
         events = [with_own_words(event) for event in await live.events() if event.seq not in behind]
         return await self.memory(live.user).propose(events, session=live.id)
 
-    async def erase_user(self, user: str) -> ErasedUser:
+    async def erase_user(self, user: str, *, keeps_shared: bool = False) -> ErasedUser:
         """Erase the user's memory, the sessions that were created for the user, those in which drop-in clients have
         named the user, and the chats in which only this user spoke. A log cannot lose single messages, so those in
-        chats with other people stay."""
-        groups = await self._groups_of(user)
+        chats with other people stay; with `keeps_shared`, also those in sessions for which a client has named
+        others as well."""
+        groups, inbox = await self._groups_of(user), self.runtime.inbox
         kept = {id: count for id, (count, is_alone) in groups.items() if not is_alone}
-        sessions = {*await self.runtime.inbox.sessions_of(self.name, user), *groups} - {*kept}
+        named = await inbox.sessions_of(self.name, user)
+        if keeps_shared:
+            for id in set(named) - set(groups):
+                if await inbox.users_of(self.name, id) != {user}:
+                    written = await self._count_by_author(id, end=(await self.store.end(id)).next_seq)
+                    kept[id] = written[user] + written[""]
+        sessions = {*named, *groups} - {*kept}
         for id in sorted(sessions):
             with suppress(UnknownSession):  # another process has erased it
                 await self.delete(id)

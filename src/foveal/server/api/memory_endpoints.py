@@ -114,7 +114,8 @@ async def erase_memory(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
 
 
 async def erase_user(call: ApiCall[EmptyBody, EmptyBody]) -> Response:
-    erased = await call.tenant.erase_user(_user(call))
+    # A user does not erase the words of others; who may act for all users can.
+    erased = await call.tenant.erase_user(_user(call), keeps_shared=bool(call.access.user))
     kept = [schemas.ApiKeptMessages(session=id, messages=count) for id, count in erased.kept.items()]
     return json_response(schemas.ApiErased(sessions=erased.sessions, kept=kept))
 

@@ -327,7 +327,7 @@ class ApiUndoneEntry(msgspec.Struct, frozen=True, kw_only=True):
 class ApiKeptMessages(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     messages: int
-    """How many messages of the user it has."""
+    """How many messages of the user it has; of all users in a drop-in session, which names no authors."""
 
 
 class ApiErased(msgspec.Struct, frozen=True, kw_only=True):
