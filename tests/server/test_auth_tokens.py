@@ -83,6 +83,7 @@ def test_an_invalid_tenant_name_is_refused(
 
 
 def test_an_empty_list_says_how_to_create_a_token(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder.mkdir()
     assert main(["token", "--folder", str(folder), "list"]) == 0
     assert f"`foveal token create --folder {folder}`" in capsys.readouterr().out
     assert main(["token", "list"]) == 0

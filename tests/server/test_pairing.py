@@ -200,6 +200,7 @@ def test_the_command_prints_a_working_code_and_lists_paired_users(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "empty"))
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "served"
+    folder.mkdir()
     assert command("discord", "--list", folder=folder) == 0
     assert capsys.readouterr().out == "no user is paired with the bot on Discord\n"
     assert command("discord", folder=folder) == 0
