@@ -24,8 +24,7 @@ from foveal.core.wire.safe_print import counted, one_line, visible
 from foveal.errors import FovealError
 
 if TYPE_CHECKING:
-    from foveal.config.local_memories import LocalMemories
-    from foveal.config.memory_file import MemoryFile
+    from foveal.config.local_memories import LocalMemories, MemoryFile
     from foveal.memory import MemoryEntry
 
 COMMANDS: Final = ("memory",)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from foveal.config.memory_file import PROJECT_OWNER_PREFIX
+from foveal.config.local_memories import PROJECT_OWNER_PREFIX
 from foveal.core.engine.state import stored_counts
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, Opened
 from foveal.core.tokens.counter import counter

@@ -51,8 +51,7 @@ from foveal.core.log.events import (
     kind,
 )
 from foveal.core.models.budget import Caps
-from foveal.core.models.model import Model, model
-from foveal.core.models.vocabulary import counter_for
+from foveal.core.models.model import Model, counter_for, model
 from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.core.tokens.counter import Counter, FunctionCounter
 from foveal.core.tokens.message_tokens import CountedFact, MessageCounts, MessageTokens
