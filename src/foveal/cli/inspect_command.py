@@ -196,7 +196,7 @@ def _load_engine() -> None:
 async def _export(args: Namespace) -> int:
     from asyncio import to_thread
 
-    from foveal.config.project.safe_read import open_output
+    from foveal.config.project import open_output
     from foveal.core.wire.safe_print import visible
     from foveal.inspector.export_data import export_html
     from foveal.inspector.open_logs import OpenLog

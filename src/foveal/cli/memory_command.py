@@ -187,7 +187,7 @@ async def _export(memories: LocalMemories, args: Namespace) -> int:
     if args.output is None:
         print(lines, end="")
         return 0
-    from foveal.config.project.safe_read import open_output
+    from foveal.config.project import open_output
 
     with open_output(args.output, advice="name another with -o") as file:
         file.write(lines.encode())

@@ -22,7 +22,7 @@ from foveal.agent.terminal.tool_approval import ToolApproval
 from foveal.agent.terminal.user_interface import NO, Choice, MenuItem, Question
 from foveal.agent.tool import InvalidArguments
 from foveal.agent.tools.background_commands import BackgroundCommand, end_advice
-from foveal.config.project.safe_read import open_output
+from foveal.config.project import open_output
 from foveal.core import wire
 from foveal.core.engine.operations import Operation
 from foveal.core.log.events import Compacted, Dropped, Event, Masked, kind, parse_handle
