@@ -71,7 +71,7 @@ PARTS_OF_PRODUCTS: Final = {
     "server": (
         "server.databases",
         "server",
-        "server.copying server.jobs server.proxy",
+        "server.jobs server.proxy",
         "server.api server.gateways",
         "server.http",
     ),

@@ -12,7 +12,7 @@ from foveal import Context, FovealError, Session
 from foveal.agent.terminal.commands import SLASH_COMMANDS_BY_NAME
 from foveal.core.engine.operations import OPERATIONS, Operation, OperationName, OperationRequest
 from foveal.core.log import AnyFact, ModelSaid, UserSaid
-from foveal.server.api.routes import SESSION_OPERATIONS
+from foveal.server.api.session_operations import SESSION_OPERATIONS
 from foveal.sessions.perform import perform
 from foveal.stores.memory import MemoryStore
 

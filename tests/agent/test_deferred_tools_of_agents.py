@@ -20,8 +20,8 @@ from foveal.core.view.loaded_tools import named_tools
 from foveal.core.view.request import Fitted
 from foveal.core.wire import wire_for
 from foveal.ports import Reply, ReplyPiece
+from foveal.providers.anthropic import add_breakpoints
 from foveal.providers.base import anthropic_tools
-from foveal.providers.cache_breakpoints import add_breakpoints
 from foveal.testing import Scripted
 from support.mcp_tools import neutral_tools
 

@@ -19,7 +19,7 @@ from foveal.cli.serve import chat_tools
 from foveal.config import load
 from foveal.errors import BadSetting
 from foveal.server import Service
-from foveal.server.gateway_health import GatewayHealth
+from foveal.server.gateways.gateway import GatewayHealth
 from foveal.server.http.app import MAX_OWED_S, Health
 from foveal.server.http.prometheus import GATEWAY_GAUGES, PrometheusMetrics
 from foveal.server.http.shutdown import ShutdownState

@@ -15,8 +15,7 @@ from foveal.inspector.app import MAX_FORM_BYTES
 from foveal.inspector.loopback_server import LoopbackServer
 from foveal.inspector.sessions.collection import SessionCollection
 from foveal.inspector.sessions.source import SessionPage
-from foveal.recall.archive.listing import SessionList
-from foveal.recall.archive.places import given_sources
+from foveal.recall.archive.listing import SessionList, given_sources
 from foveal.web.http_headers import PAGE_SECURITY_HEADERS
 from foveal.web.listener import bind
 from support.inspected_server import InspectedServer, write_session

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from foveal import Memory, Session
-from foveal.config.memory_file import project_owner
+from foveal.config.local_memories import project_owner
 from foveal.core.log.events import UserSaid
 from foveal.stores import open_store
 from support.inspected_server import InspectedServer, page_token

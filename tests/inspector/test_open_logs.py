@@ -13,7 +13,7 @@ from foveal.core.log.events import Event, UserSaid
 from foveal.inspector import open_logs
 from foveal.inspector.open_logs import OpenLog, OpenLogs
 from foveal.inspector.sessions.collection import SessionCollection
-from foveal.recall.archive.places import given_sources
+from foveal.recall.archive.listing import given_sources
 from foveal.stores import open_store
 
 SESSIONS = 3

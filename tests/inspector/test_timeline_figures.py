@@ -20,7 +20,7 @@ from foveal.inspector.sessions.collection import SessionCollection
 from foveal.inspector.sessions.source import SessionRow
 from foveal.inspector.timeline.builder import InspectedSettings, TimelineBuilder
 from foveal.inspector.timeline.timeline import Timeline
-from foveal.recall.archive.places import given_sources
+from foveal.recall.archive.listing import given_sources
 from foveal.sessions import Session
 from foveal.stores import MemoryStore, open_store
 

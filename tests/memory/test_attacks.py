@@ -13,7 +13,7 @@ from foveal import Memory, Session
 from foveal.core.log.events import AnyFact, Call, Event, ModelSaid, Text, ToolReturned, UserSaid
 from foveal.core.tokens.counter import Estimate
 from foveal.memory import MemoryTools, memory_tool
-from foveal.memory.compared_entries import ComparedEntries
+from foveal.memory.entry_search import ComparedEntries
 from foveal.memory.facts import Remembered, to_event
 from foveal.memory.fold import MemoryEntry, MemoryState
 from foveal.stores import MemoryStore

@@ -18,8 +18,8 @@ from foveal.core.log import Call, Dialect, ModelSaid, Overflowed, Thinking, Tool
 from foveal.core.view.request import Fitted
 from foveal.errors import ProviderError
 from foveal.ports import Provider, Reply, ReplyPiece, RetryWait
-from foveal.providers import base, cache_breakpoints, selection
-from foveal.providers.anthropic import Anthropic
+from foveal.providers import base, selection
+from foveal.providers.anthropic import Anthropic, add_breakpoints
 from foveal.providers.base import BaseProvider
 from foveal.providers.endpoint import ProviderEndpoint
 from foveal.providers.local.model import LocalModel
@@ -311,15 +311,11 @@ def test_a_request_has_at_most_four_marks_and_none_on_thinking() -> None:
     marked = [{"type": "text", "text": str(place), **mark} for place in range(3)]
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
     messages = [{"role": "user", "content": marked}, {"role": "assistant", "content": [thought]}]
-    body = cache_breakpoints.add_breakpoints(
-        {"messages": messages, "system": "Rules.", "tools": [{"name": "a"}]}, messages
-    )
+    body = add_breakpoints({"messages": messages, "system": "Rules.", "tools": [{"name": "a"}]}, messages)
     assert mark_places(body) == ["system", "0", "0", "0"]
     bare = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": [thought]}]
-    assert mark_places(cache_breakpoints.add_breakpoints({"messages": bare}, [])) == ["0"]
-    assert mark_places(
-        cache_breakpoints.add_breakpoints({"messages": bare[:1], "tools": [{"name": "a"}]}, [])
-    ) == [
+    assert mark_places(add_breakpoints({"messages": bare}, [])) == ["0"]
+    assert mark_places(add_breakpoints({"messages": bare[:1], "tools": [{"name": "a"}]}, [])) == [
         "tools",
         "0",
     ]

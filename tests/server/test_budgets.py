@@ -27,7 +27,8 @@ from foveal.server.budgets import (
     Reservation,
     Spender,
 )
-from foveal.server.databases import Database, SqliteDatabase
+from foveal.server.databases import Database
+from foveal.server.databases.sqlite_database import SqliteDatabase
 from support import budget_worker
 from support.budget_config import budget_config
 from support.effort import some_cases

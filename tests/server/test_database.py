@@ -15,8 +15,7 @@ import pytest
 from foveal.errors import StoreError, StoreUnusable
 from foveal.server import AuthTokens, ChatMessage, ChatPlace, Chats, SessionLocks, SqliteDatabase
 from foveal.server.auth_tokens import AuthToken, MemoryChoice
-from foveal.server.databases import Transaction
-from foveal.server.databases.database import Act
+from foveal.server.databases import Act, Transaction
 from foveal.server.databases.sqlite_database import SERVER_APPLICATION_ID, SQLITE_UPGRADES
 from foveal.server.inbox import Inbox, SessionSetup
 from foveal.stores import open_store

@@ -32,14 +32,16 @@ from foveal.errors import BadSetting, StoreError, StoreUnusable
 from foveal.ports import Checkpoint, Store
 from foveal.server.audit import AuditAction, AuditFilter, AuditTrail
 from foveal.server.auth_tokens import AuthTokens, MemoryChoice
-from foveal.server.copying import PAGE_BYTES, CopyProgress, copy_database, copy_place
-from foveal.server.copying.checked_copy import (
+from foveal.server.checked_copy import (
     OTHER_TABLES,
+    PAGE_BYTES,
     TOKENS_TABLE,
+    CopyProgress,
     PageSize,
     TableCopySpec,
     fitting_items,
 )
+from foveal.server.database_copy import copy_database, copy_place
 from foveal.server.databases import Database, Transaction
 from foveal.server.inbox import Inbox, SessionSetup
 from foveal.server.jobs.queue import Job, JobQueue

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from foveal.core.engine.state import stored_counts
 from foveal.core.log import Call, Event, ModelSaid, Text, ToolReturned, UserSaid
-from foveal.core.models.vocabulary import counter_for
+from foveal.core.models.model import counter_for
 from foveal.core.tokens.counter import Estimate, counter
 from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.wire.event_text import original_text

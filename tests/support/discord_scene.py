@@ -16,8 +16,7 @@ from foveal.core.log import UserSaid, text_of
 from foveal.ports import Reply, ReplyPiece
 from foveal.server import Chats, Pairing, Service
 from foveal.server.gateways.delivery import REDELIVERY_PAUSES_S
-from foveal.server.gateways.discord import discord
-from foveal.server.gateways.discord.gateway import DiscordGateway
+from foveal.server.gateways.discord import DiscordGateway, discord
 from foveal.testing import Scripted
 from support.discord_stand_in import DM, OWNER, TOKEN, DiscordApi, until
 from support.provided import provided

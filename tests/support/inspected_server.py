@@ -18,7 +18,7 @@ from foveal.core.log.events import AnyFact, Instructed, ToolReturned, UserSaid
 from foveal.inspector.loopback_server import LoopbackServer
 from foveal.inspector.sessions.actions import SessionActor, StoreActor
 from foveal.inspector.sessions.collection import SessionCollection
-from foveal.recall.archive.places import given_sources
+from foveal.recall.archive.listing import given_sources
 from foveal.sessions.session import Session
 from foveal.stores import open_store
 from foveal.web.listener import bind

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from foveal.config import Config
-from foveal.config.configured_provider import provider_from_config
+from foveal.config.config import provider_from_config
 from foveal.ports import Provider
 from foveal.server.runtime import ProviderFactory
 

@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from foveal.server.databases import Database, SqliteDatabase
+from foveal.server.databases import Database
+from foveal.server.databases.sqlite_database import SqliteDatabase
 
 
 @asynccontextmanager

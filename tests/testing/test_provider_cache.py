@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foveal.providers.cache_breakpoints import add_breakpoints
+from foveal.providers.anthropic import add_breakpoints
 from foveal.testing import CapturedRequests, PrefixNotCached, assert_stable_prefix
 
 Json = dict[str, Any]

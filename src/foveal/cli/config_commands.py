@@ -91,7 +91,7 @@ def _print_project(args: Namespace) -> int:
     from msgspec import to_builtins
 
     from foveal.config import setting_flags
-    from foveal.config.consent import project_items
+    from foveal.config.load import project_items
     from foveal.config.project import ITEM_STATE_WORDS, Trust, items_hash
 
     config = _load(args)

@@ -20,7 +20,7 @@ from foveal.core.wire.safe_print import counted, visible
 from foveal.errors import BadSetting, FovealError
 
 if TYPE_CHECKING:
-    from foveal.server.copying import CopyProgress
+    from foveal.server.checked_copy import CopyProgress
 
 COMMANDS: Final = ("database",)
 
@@ -120,7 +120,8 @@ COPY_PROGRESS_INTERVAL_S: Final = 2.0
 
 
 async def _copy(args: Namespace) -> int:
-    from foveal.server.copying import CopyProgress, copy_database, copy_place
+    from foveal.server.checked_copy import CopyProgress
+    from foveal.server.database_copy import copy_database, copy_place
 
     source, target = copy_place(args.source), copy_place(args.target)
     progress = CopyProgress(_ProgressPrinter())

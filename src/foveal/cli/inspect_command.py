@@ -107,7 +107,7 @@ def _collect_garbage_rarely() -> None:
 
 def _sources(args: Namespace) -> tuple[list[ArchiveSource], list[str]]:
     """Return the places to read, and the arguments that name sessions in them."""
-    from foveal.recall.archive.places import find_sources
+    from foveal.recall.archive.listing import find_sources
 
     places = [given for given in args.places if _is_place(given)]
     sessions = [given for given in args.places if given not in places]
@@ -196,7 +196,7 @@ def _load_engine() -> None:
 async def _export(args: Namespace) -> int:
     from asyncio import to_thread
 
-    from foveal.config.project.safe_read import open_output
+    from foveal.config.project import open_output
     from foveal.core.wire.safe_print import visible
     from foveal.inspector.export_data import export_html
     from foveal.inspector.open_logs import OpenLog
@@ -347,7 +347,7 @@ def _configured_policies() -> PolicyTables:
 def _summary_provider() -> Provider | None:
     """Return the provider that writes summaries; None if none is configured, or its model must be downloaded."""
     from foveal.config import load  # these take as long to load as the whole inspector
-    from foveal.config.configured_provider import provider_from_config
+    from foveal.config.config import provider_from_config
 
     with suppress(FovealError):
         config = load(project=False)  # a project's file must not choose where a session's text is sent

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foveal.errors import BadSetting, FovealError, StoreUnusable
 
 if TYPE_CHECKING:
-    from foveal.mcp_server.memory_access import MemoryAccess
+    from foveal.mcp_server.recall_server import MemoryAccess
     from foveal.recall.archive import Archive, ArchiveSource
     from foveal.recall.archive.index import IndexFile
 
@@ -72,7 +72,7 @@ def mcp(args: Namespace) -> int:
 async def _serve(args: Namespace) -> None:
     import asyncio
 
-    from foveal.recall.archive.places import find_sources
+    from foveal.recall.archive.listing import find_sources
 
     given = [*args.paths, *args.store]
     async with AsyncExitStack() as stack:
@@ -107,7 +107,7 @@ async def _open_memory(stack: AsyncExitStack, *, writes: bool) -> MemoryAccess |
     """Return the memories of the user and of the project; None if they are off, or if there is no store to read."""
     from foveal.config import load
     from foveal.config.local_memories import LocalMemories, project_of
-    from foveal.mcp_server.memory_access import MemoryAccess
+    from foveal.mcp_server.recall_server import MemoryAccess
     from foveal.recall.archive.stored_sessions import make_store_folder
     from foveal.stores import open_store
     from foveal.user_paths import store_path

@@ -24,8 +24,7 @@ from foveal.core.wire.safe_print import counted, one_line, visible
 from foveal.errors import FovealError
 
 if TYPE_CHECKING:
-    from foveal.config.local_memories import LocalMemories
-    from foveal.config.memory_file import MemoryFile
+    from foveal.config.local_memories import LocalMemories, MemoryFile
     from foveal.memory import MemoryEntry
 
 COMMANDS: Final = ("memory",)
@@ -188,7 +187,7 @@ async def _export(memories: LocalMemories, args: Namespace) -> int:
     if args.output is None:
         print(lines, end="")
         return 0
-    from foveal.config.project.safe_read import open_output
+    from foveal.config.project import open_output
 
     with open_output(args.output, advice="name another with -o") as file:
         file.write(lines.encode())

@@ -43,8 +43,7 @@ WARM_UP_TEXT: Final = (
 
 def warm_up(config: Config) -> None:
     """Load the vocabulary, model tables and patterns that the first request would wait for. Raises `BadSetting`."""
-    from foveal.core.models.model import model
-    from foveal.core.models.vocabulary import counter_for
+    from foveal.core.models.model import counter_for, model
     from foveal.core.redaction import redact
 
     counter_for(config.get("model") or "", config.get("tokenizer") or "auto").count(WARM_UP_TEXT)

@@ -28,9 +28,9 @@ from foveal.ports import SessionEnd, SessionInfo
 from foveal.recall.archive import ArchiveSource, StoreSource
 from foveal.recall.archive.source import MAX_SOURCE_SESSIONS
 from foveal.server import Service, Tenant
+from foveal.server.api.operation import UserAccess
 from foveal.server.auth_tokens import LOGIN_PREFIX, AuthTokens
 from foveal.server.recently_used import RecentlyUsed
-from foveal.server.user_access import UserAccess
 
 MAX_OPEN_TENANTS: Final = 64
 """Tenants, and users with tokens of their own, whose lists of sessions stay in memory after their last use."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec.structs import asdict, replace
 
 from foveal import transcripts
-from foveal.config.project.safe_read import open_output
+from foveal.config.project import open_output
 from foveal.core.compaction.health import cut_text
 from foveal.core.engine.unreadable_summaries import instead_text
 from foveal.core.log.events import (

@@ -20,6 +20,7 @@ from foveal.core.policies import Policy, policy
 from foveal.core.reduction.truncation import Limits
 from foveal.errors import BadSetting
 from foveal.policies import NO_TABLES, find_policy
+from foveal.ports import Provider
 from foveal.providers import LOCAL_SERVICE
 from foveal.user_paths import prompt_text
 
@@ -382,3 +383,22 @@ class Config:
 def _known_window(name: str) -> int:
     """Return the context window of a model, given by name with or without the URL of its server."""
     return model(name.partition("@")[0]).window
+
+
+def provider_from_config(
+    config: Config, name: str | None, *, environment: Mapping[str, str], progress: Callable[[Any], None]
+) -> Provider:
+    """Return the provider of a model, by default of the configured model, as `provider` does."""
+    from foveal.providers.selection import provider_factory  # few commands need a provider
+
+    variables = dict(environment)
+    if base_url := config.get("base_url"):
+        variables["OPENAI_BASE_URL"] = base_url
+    found: Provider = provider_factory(variables)(
+        name or config.model or None,
+        environment=variables,
+        # A configured window belongs to the configured model only.
+        window=config.get("window") if not name else None,
+        progress=progress,
+    )
+    return found

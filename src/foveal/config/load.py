@@ -1,4 +1,4 @@
-"""Loading of a configuration from files, environment and flags."""
+"""Loading of a configuration from files, environment and flags, and what a project brings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from foveal.config.config import POLICY_FIELDS, Config
 from foveal.config.instructions.rules import ROOT_MARKERS
 from foveal.config.keys import KeyPath, dotted_name, find_key
-from foveal.config.project import ITEM_STATE_WORDS, ItemAnswer, ItemTrust, Trust, find_root
+from foveal.config.project import ITEM_STATE_WORDS, EveryItem, ItemAnswer, ItemTrust, Trust, find_root
 from foveal.config.project_items import config_items, split_values
 from foveal.config.sources import (
     CONFIG_FILE_NAME,
@@ -85,6 +85,27 @@ def load(
         )
         _check_combinations(config)
     return config
+
+
+def project_items(
+    cwd: Path | str = ".", *, flags: Mapping[str, Any] | None = None, trust: ItemTrust | None = None
+) -> tuple[ItemAnswer, ...]:
+    """Return the MCP servers, settings, instruction files and memory of a project, and which the user allows.
+
+    These are the items that would be used if the user allowed all of them: settings of the project can add names of
+    instruction files, or ignore folders. Raises `BadConfig`."""
+    # Most commands read the configuration, and few of them instruction files or memories.
+    from foveal.config.instructions.files import InstructionFiles
+    from foveal.config.local_memories import project_memory_item
+
+    config = load(cwd, flags=flags, trust=EveryItem())
+    files = InstructionFiles(cwd, rules=config.rules, trust=EveryItem())
+    memory = project_memory_item(config.root) if config.memory.enabled else None
+    answers = trust or Trust()
+    return tuple(
+        ItemAnswer(item, answers.state(config.root, item))
+        for item, _ in (*config.project_items, *files.items(), *([memory] if memory else []))
+    )
 
 
 def _names_folder(flags: ConfigValues) -> bool:

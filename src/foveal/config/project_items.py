@@ -27,9 +27,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Final, NamedTuple
 
-from foveal.config.keys import KeyPath, dotted_name, find_key
-from foveal.config.project import ProjectItem
-from foveal.config.project.code_runners import (
+from foveal.config.code_runners import (
     BUILDERS,
     COMMAND_SHELLS,
     INTERPRETERS,
@@ -39,6 +37,8 @@ from foveal.config.project.code_runners import (
     names,
     program_names,
 )
+from foveal.config.keys import KeyPath, dotted_name, find_key
+from foveal.config.project import ProjectItem
 from foveal.config.sources import BadConfig, ConfigValue, ConfigValues
 from foveal.core.wire.safe_print import exact_line, one_line
 

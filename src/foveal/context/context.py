@@ -47,7 +47,7 @@ from msgspec.structs import replace
 
 from foveal.branches import BRANCH_TOOL_NAMES, Branch
 from foveal.branches import answer as branch_answer
-from foveal.context.threads import ContextLock, note_request, own_request, run_in_thread
+from foveal.context.threads import ContextLock, note_request, own_request, run_in_thread, run_without_waiting
 from foveal.core import wire
 from foveal.core.compaction.health import CompactionOutcome
 from foveal.core.compaction.plan import Plan
@@ -97,7 +97,6 @@ from foveal.core.engine.engine import Engine
 from foveal.core.engine.event_status import EventStatus, event_status
 from foveal.core.engine.given_history import GivenHistory
 from foveal.core.engine.history_diff import HistoryChange
-from foveal.core.engine.no_waiting import run_without_waiting
 from foveal.core.engine.operations import (
     OperationArguments,
     OperationName,

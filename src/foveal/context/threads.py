@@ -5,16 +5,18 @@
    instead.
 2. Usage, or a refusal, counts for the request that the same thread or task has made, not for the one that another
    has made since.
+3. Code that can wait in one place and cannot in another is written once, as coroutines, and
+   `run_without_waiting` runs it without an event loop.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from threading import Lock, RLock, Thread, get_ident
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import ReferenceType, ref
 
 from foveal.core.engine.sent_requests import SentRequests, SentSize
@@ -155,3 +157,13 @@ def own_request(requests: SentRequests) -> SentSize:
     """Return the newest request of the current thread or task, or else of the context."""
     noted = _newest.get()
     return requests.last if noted is None or noted[0]() is not requests else noted[1]
+
+
+def run_without_waiting(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as result:
+        return cast(T, result.value)
+    work.close()
+    raise AssertionError("the coroutine waits")

@@ -1,13 +1,4 @@
-"""The inspector's API: JSON and streams of one place with sessions, and the query strings as structs.
-
-Search for a text in messages, and in the versions that requests showed of them.
-
-1. A hit names a message and a version of it: -1 for the whole text as it was said, else the event that made the
-   version (a placeholder or a clip). When each version was visible is in the changes of the timeline.
-2. The search is linear in the log and reads each event once, so the log may come in parts. Upper and lower case are
-   the same. Of the messages only those with the text are kept, because a clip can only show what they have.
-3. Notices of dropped messages are not searched: they name ranges of events and quote nothing.
-"""
+"""The inspector's API: JSON and streams of one place with sessions, and the query strings as structs."""
 
 from __future__ import annotations
 
@@ -81,6 +72,13 @@ if TYPE_CHECKING:
     from foveal.inspector.timeline.sent_request import InspectedRequest
     from foveal.inspector.timeline.timeline import Timeline
     from foveal.policies import PolicyTables
+
+# ── Search for a text ────────────────────────────────────────────────────────────────────────────────────
+# 1. A hit names a message and a version of it: -1 for the whole text as it was said, else the event that made the
+#    version (a placeholder or a clip). When each version was visible is in the changes of the timeline.
+# 2. The search is linear in the log and reads each event once, so the log may come in parts. Upper and lower case
+#    are the same. Of the messages only those with the text are kept, because a clip can only show what they have.
+# 3. Notices of dropped messages are not searched: they name ranges of events and quote nothing.
 
 MIN_QUERY_CHARS: Final = 2
 MAX_QUERY_CHARS: Final = 1_000
@@ -166,6 +164,8 @@ def _part_texts(part: AnyPart) -> Iterator[str]:
         case Media():
             pass
 
+
+# ── The API ──────────────────────────────────────────────────────────────────────────────────────────────
 
 MIN_GZIP_BYTES: Final = 100_000
 MAX_NAMED_MESSAGES: Final = 6

@@ -9,14 +9,6 @@
 4. For an audit trail around it, requests say what they did: `state.objects` names the session or the owners of the
    memories that a request is about, also of one that was refused, `state.operation` is what was performed in a
    session, and `state.login_token` the token that was typed.
-
-Logins of browsers: cookies, and the token that a page needs to change something.
-
-1. The cookie holds a random id, never the token. A `LoginKeeper` keeps the ids: that of `foveal inspect` in memory,
-   that of a server in its database, where all machines find them.
-2. The cookie has no `Path`, so it is sent below the folder of the login page only, whatever prefix a proxy adds.
-   Its name has the port, because browsers send cookies to all ports of a host.
-3. A page that changes something sends its write token in a header besides the cookie. Other sites cannot read it.
 """
 
 from __future__ import annotations
@@ -57,6 +49,14 @@ from foveal.web.request_body import read_query
 
 if TYPE_CHECKING:
     from foveal.policies import PolicyTables
+
+# ── Logins ───────────────────────────────────────────────────────────────────────────────────────────────
+# 1. The cookie holds a random id, never the token. A `LoginKeeper` keeps the ids: that of `foveal inspect` in
+#    memory, that of a server in its database, where all machines find them.
+# 2. The cookie has no `Path`, so it is sent below the folder of the login page only, whatever prefix a proxy
+#    adds. Its name has the port, because browsers send cookies to all ports of a host.
+# 3. A page that changes something sends its write token in a header besides the cookie. Other sites cannot read
+#    it.
 
 WRITE_TOKEN_HEADER: Final = "X-Foveal-Inspect"
 MAX_BROWSER_LOGINS: Final = 1_000
@@ -166,6 +166,8 @@ def _cookie_name(headers: Headers) -> str:
     port = _HOST_PORT.search(header_value(headers, b"host"))
     return f"foveal_inspect_{port[1].decode()}" if port else "foveal_inspect"
 
+
+# ── Pages and the API ────────────────────────────────────────────────────────────────────────────────────
 
 INSPECT_PATH: Final = "/inspect"
 MAX_FORM_BYTES: Final = 10_000

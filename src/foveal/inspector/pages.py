@@ -4,12 +4,6 @@ The modules in `static/` replace what is rendered here. Without JavaScript it is
 Every string that is not `Html` is escaped in one place, `escaped`, and every text of a session is bounded.
 Characters that cannot be seen or that turn the direction of text are shown as their codes, and lone surrogates too,
 so a page is always valid UTF-8.
-
-Scripts, styles and the icon of the pages, and bundles of them.
-
-A bundle is one script made of all modules. They have only static named imports, and no top-level name occurs twice
-(a test checks both). So it is their text in the order of their imports, without the import lines and the word
-`export`.
 """
 
 from __future__ import annotations
@@ -40,6 +34,8 @@ from foveal.inspector.timeline.event_sentences import event_sentence
 
 if TYPE_CHECKING:
     from foveal.memory import MemoryEntry
+
+# ── Scripts and styles ───────────────────────────────────────────────────────────────────────────────────
 
 STATIC_TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
@@ -91,6 +87,9 @@ def _suffix(name: str) -> str:
 
 
 # ── Bundles ──────────────────────────────────────────────────────────────────────────────────────────────
+# A bundle is one script made of all modules. They have only static named imports, and no top-level name occurs
+# twice (a test checks both). So it is their text in the order of their imports, without the import lines and the
+# word `export`.
 
 
 def script_bundle(main: str = MAIN_SCRIPT, read: Callable[[str], str] | None = None) -> str:
@@ -140,6 +139,8 @@ def _static_text(name: str) -> str:
         raise FovealError(f"the package has no {name}: install it again")
     return found.body.decode("utf-8")
 
+
+# ── Pages ────────────────────────────────────────────────────────────────────────────────────────────────
 
 FIRST_SESSION_ROWS: Final = 50
 """Sessions in the table that the server renders."""

@@ -4,17 +4,22 @@
    that only a memory reads.
 2. The number of an entry is the seq of the fact that brought it, so that two processes never give it twice.
 3. Facts never change. What is forgotten or undone is a later fact.
+4. Several processes append to the log (`append_decided`): one that was not first reads, and decides again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import Raw
 
 from foveal.core.log.events import Erased, Event, Unknown
+from foveal.errors import Conflict
+from foveal.ports import Store
 
 EntryKind: TypeAlias = Literal["preference", "fact", "rule", "procedure"]
 """What an entry says."""
@@ -183,3 +188,31 @@ def read_fact(event: Event) -> AnyMemoryFact | None:
     except msgspec.DecodeError:
         return None
     return found
+
+
+MAX_APPEND_CONFLICTS: Final = 200
+"""Conflicts in a row with other writers that are resolved by reading again."""
+
+
+async def append_decided(
+    store: Store, log: str, decide: Callable[[], list[Event]], refresh: Callable[[], Awaitable[None]]
+) -> list[Event]:
+    """Append the events that `decide` returns for the newest state, and return them.
+
+    If another writer was first, `refresh` reads what it wrote, and `decide` decides again. Raises `Conflict` if
+    that does not end."""
+    await refresh()
+    for attempt in range(MAX_APPEND_CONFLICTS):
+        events = decide()
+        if not events:
+            return []
+        try:
+            await store.append(log, events)
+        except Conflict:
+            if attempt == MAX_APPEND_CONFLICTS - 1:
+                raise
+            await asyncio.sleep(random.uniform(0, min(0.05, 0.001 * 2**attempt)))
+            await refresh()
+            continue
+        return events
+    raise AssertionError("the last attempt returns or raises")

@@ -21,8 +21,7 @@ import msgspec
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Erased, Event, Unknown
 from foveal.core.redaction import scrub
 from foveal.errors import NotRemembered, UnknownSession
-from foveal.memory.appending import append_decided
-from foveal.memory.facts import MemoryFact, to_event
+from foveal.memory.facts import MemoryFact, append_decided, to_event
 from foveal.ports import Store
 
 FILES_ROOT: Final = "/memories"

@@ -30,8 +30,7 @@ from foveal.core.models.budget import DEFAULT_MEMORY_TOKENS, MAX_MEMORY_TOKENS, 
 from foveal.core.tokens.counter import Counter, counter
 from foveal.core.wire.safe_print import counted
 from foveal.errors import BadSetting, NotRemembered, UnknownSession
-from foveal.memory.appending import append_decided
-from foveal.memory.compared_entries import ComparedEntries
+from foveal.memory.entry_search import ComparedEntries, EntryIndex
 from foveal.memory.facts import (
     TOLD,
     Accepted,
@@ -48,6 +47,7 @@ from foveal.memory.facts import (
     Remembered,
     Replaced,
     Undone,
+    append_decided,
     to_event,
 )
 from foveal.memory.files import FILES_LOG_SUFFIX, MemoryFiles
@@ -63,7 +63,6 @@ from foveal.memory.quotes import (
     kind_of,
     typed_words,
 )
-from foveal.memory.search import EntryIndex
 from foveal.memory.spoken import (
     CALLS_OFF,
     EVERYTHING,

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from foveal.core.log.events import Dialect
@@ -22,11 +22,12 @@ from foveal.core.wire.bound_thinking import (
     has_thinking_blocks,
     with_dropped_blocks,
 )
+from foveal.core.wire.cache_marks import CACHE_MARK, MAX_CACHE_MARKS, count_cache_marks, has_cache_mark
 from foveal.core.wire.native_compaction import COMPACTION_BETA, COMPACTION_FIELD, compaction_field
 from foveal.core.wire.overflow_errors import refuses_controls
+from foveal.core.wire.tool_schemas import DEFER_FIELD
 from foveal.ports import Reply, ReplyPiece
 from foveal.providers.base import BaseProvider, JsonObject, StreamedReply, anthropic_client, anthropic_tools
-from foveal.providers.cache_breakpoints import add_breakpoints
 
 HEADERS_FIELD: Final = "extra_headers"
 """The argument of Anthropic's client with headers of one request."""
@@ -193,3 +194,84 @@ class AnthropicReply:
         """Replace earlier numbers by later ones; a number that is left out keeps its earlier value."""
         if isinstance(usage, dict):
             self._usage |= {name: usage[name] for name in _USAGE_FIELDS if usage.get(name) is not None}
+
+
+# ── Cache breakpoints ────────────────────────────────────────────────────────────────────────────────────
+
+CACHE_CONTROL: Final[JsonObject] = {"type": "ephemeral"}
+_UNCACHEABLE_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
+"""Types of blocks that cannot have a mark."""
+_BlockPosition = tuple[int, int]
+"""Index of the message, and of the block in it."""
+
+
+def add_breakpoints(body: JsonObject, previous: Sequence[JsonObject]) -> JsonObject:
+    """Return a request body with cache breakpoints; `previous` are the messages of the previous request.
+
+    A request has at most four `cache_control` marks, each at the end of something stable:
+
+    1. the end of the system text, or of the tools if there is no system text: the same for the whole session;
+    2. the last block that the previous request had too: the cache entry written then is read now, however much was
+       added since (the provider looks back only twenty blocks from a mark);
+    3. the newest block: the next request reads it.
+
+    Marks that the messages already have count towards the four; new marks are added while the limit allows. The
+    arguments are never changed."""
+    present = sum(map(count_cache_marks, (body.get("tools"), body.get("system"), body["messages"])))
+    body, left = _mark_prefix(body, MAX_CACHE_MARKS - present)
+    for position in _positions(body["messages"], previous)[:left]:
+        body["messages"] = _mark_block(body["messages"], position)
+    return body
+
+
+def _mark_prefix(body: JsonObject, left: int) -> tuple[JsonObject, int]:
+    """Mark the end of the system text or of the tools; return the body and the number of marks left."""
+    body = {**body}
+    if left <= 0 or not (body.get("system") or body.get("tools")):
+        return body, left
+    if body.get("system"):
+        body["system"] = [{"type": "text", "text": body["system"], CACHE_MARK: CACHE_CONTROL}]
+    else:
+        tools: list[JsonObject] = [*body["tools"]]
+        # The provider refuses a mark on a tool that is loaded later, and such a tool is not in the prefix.
+        last = max((at for at, tool in enumerate(tools) if not tool.get(DEFER_FIELD)), default=-1)
+        tools[last] = {**tools[last], CACHE_MARK: CACHE_CONTROL}
+        body["tools"] = tools
+    return body, left - 1
+
+
+def _positions(messages: Sequence[JsonObject], previous: Sequence[JsonObject]) -> list[_BlockPosition]:
+    """Return the blocks to mark, the most useful first."""
+    blocks = list(_blocks(messages))
+    newest = next((position for position, block in reversed(blocks) if _can_be_marked(block)), None)
+    shared: _BlockPosition | None = None
+    for (position, block), (old_position, old_block) in zip(blocks, _blocks(previous), strict=False):
+        if position != old_position or block != old_block:
+            break
+        shared = position if _can_be_marked(block) else shared
+    found = [position for position in (newest, shared) if position is not None]
+    return list(dict.fromkeys(found))
+
+
+def _blocks(messages: Sequence[JsonObject]) -> Iterator[tuple[_BlockPosition, JsonObject]]:
+    for index, message in enumerate(messages):
+        for place, block in enumerate(_content_blocks(message)):
+            yield (index, place), block
+
+
+def _content_blocks(message: JsonObject) -> list[JsonObject]:
+    """Return the content as a list of blocks; a plain text is one block."""
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+
+
+def _can_be_marked(block: JsonObject) -> bool:
+    is_empty = block.get("type") == "text" and not block.get("text")
+    return block.get("type") not in _UNCACHEABLE_TYPES and not is_empty and not has_cache_mark(block)
+
+
+def _mark_block(messages: Sequence[JsonObject], position: _BlockPosition) -> list[JsonObject]:
+    index, place = position
+    blocks = _content_blocks(messages[index])
+    blocks[place] = {**blocks[place], CACHE_MARK: CACHE_CONTROL}
+    return [*messages[:index], {**messages[index], "content": blocks}, *messages[index + 1 :]]

@@ -11,7 +11,8 @@
 from foveal.errors import Busy
 from foveal.server.auth_tokens import AuthTokens, TokenCaller
 from foveal.server.chat_records import ChatMessage, ChatPlace, Chats, chat_session_id, find_place
-from foveal.server.databases import Database, SqliteDatabase
+from foveal.server.databases import Database
+from foveal.server.databases.sqlite_database import SqliteDatabase
 from foveal.server.inbox import Inbox
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import CODE_ALPHABET, MAX_WRONG_CODES, PairedUser, Pairing

@@ -18,22 +18,20 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from hashlib import blake2b
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from foveal.config import Config
 from foveal.errors import StoreError
 from foveal.server.auth_tokens import TokenRole
-from foveal.server.databases import Database, Transaction
-from foveal.server.databases.database import RowValues
+from foveal.server.databases import Database, RowValues, Transaction
 from foveal.server.rate_limit import RateLimiter
 
 LOG: Final = logging.getLogger("foveal.service")
 AuditAction: TypeAlias = Literal[
     "login", "logout", "token", "read", "export", "change", "undo", "erase", "config"
 ]
-AUDIT_ACTIONS: Final[tuple[AuditAction, ...]] = get_args(AuditAction)
 AuditOutcome: TypeAlias = Literal["ok", "refused", "failed"]
 """`refused`: the client's fault, such as an unknown session; `failed`: the server's or the provider's."""
 COMMAND_LINE: Final = "command line"

@@ -19,7 +19,7 @@ import msgspec
 
 from foveal.agent.tool import Tool
 from foveal.config import Config
-from foveal.config.configured_provider import provider_from_config
+from foveal.config.config import provider_from_config
 from foveal.core.log.events import AnyFact, Dialect, Event
 from foveal.core.models.model import Model, model
 from foveal.core.redaction import redact_fact, scrub

@@ -13,7 +13,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from foveal.config import Config
-from foveal.config.configured_provider import provider_from_config
+from foveal.config.config import provider_from_config
 from foveal.errors import FovealError, UnknownSession
 from foveal.server.live_session import LiveSession
 from foveal.server.recently_used import RecentlyUsed

@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol, Self
 from foveal.config import Config
 from foveal.errors import FovealError, StoreUnusable
 from foveal.ports import Store
-from foveal.server.databases import Database, SqliteDatabase
+from foveal.server.databases import Database
+from foveal.server.databases.sqlite_database import SqliteDatabase
 from foveal.stores import SqliteStore
 from foveal.stores.session_locks import Locks, SessionLocks
 from foveal.stores.sqlite import StoreFiles

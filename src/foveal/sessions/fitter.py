@@ -2,8 +2,6 @@
 
 The caller holds the session's lock, except while it waits for a summary: what arrives meanwhile is stored and
 becomes part of the request.
-
-Compaction on request: the user's `compact` and `agree`, and `prepare` for a summary needed soon.
 """
 
 from __future__ import annotations
@@ -277,6 +275,8 @@ def _next_plan(
     except StopIteration:
         return None
 
+
+# ── Compaction on request ────────────────────────────────────────────────────────────────────────────────
 
 REPLACED: Final = "another summary was asked for before it was used"
 """The problem that is recorded for a summary from the background that `compact` does not use. The text enters the

@@ -2,19 +2,6 @@
 
 A provider reads a request from its cache up to the first piece that differs. `explain` finds that piece, names the
 most likely cause and says what to do about it. Texts are shortened to the part that differs.
-
-Which earlier request each captured request continues.
-
-Several conversations can be in one test: sub-agents, requests for a title or a summary. A request
-
-1. repeats an earlier one if all pieces are equal: a client that tries again;
-2. extends an earlier one if that one is its beginning;
-3. otherwise continues the newest request of the conversation with which it has most messages in common, if their
-   setups are alike (the system text, or the tools). This is where the prefix has moved;
-4. otherwise begins a conversation.
-
-An answer that was generated again, a rewind to an earlier message and the user's last message in other words begin
-a branch: no piece after the difference was sent before, so nothing is read again.
 """
 
 from __future__ import annotations
@@ -34,6 +21,18 @@ from foveal.core.wire import exact_line
 from foveal.core.wire.request_text import RequestReader, common_prefix_chars
 from foveal.errors import FovealError
 from foveal.testing.captured_request import CHANGING_TEXT, CapturedRequest, PromptPiece, tool_list
+
+# ── The request that is continued ────────────────────────────────────────────────────────────────────────
+# Several conversations can be in one test: sub-agents, requests for a title or a summary. A request
+#
+# 1. repeats an earlier one if all pieces are equal: a client that tries again;
+# 2. extends an earlier one if that one is its beginning;
+# 3. otherwise continues the newest request of the conversation with which it has most messages in common, if
+#    their setups are alike (the system text, or the tools). This is where the prefix has moved;
+# 4. otherwise begins a conversation.
+#
+# An answer that was generated again, a rewind to an earlier message and the user's last message in other words
+# begin a branch: no piece after the difference was sent before, so nothing is read again.
 
 MIN_ALIKE_CHARS: Final = 60
 """Characters with which two system texts begin alike, to be versions of one text."""
@@ -161,6 +160,8 @@ def first_difference(one: CapturedRequest, other: CapturedRequest) -> int:
     """Return the number of pieces with which both requests begin."""
     return sum(1 for _ in takewhile(bool, map(eq, one.keys, other.keys)))
 
+
+# ── What has moved ───────────────────────────────────────────────────────────────────────────────────────
 
 MAX_DIFFERENCE_CHARS: Final = 100
 """Characters of each version that are shown."""

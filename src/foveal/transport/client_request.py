@@ -27,7 +27,7 @@ from foveal.core.wire.bound_thinking import has_thinking_blocks, with_dropped_bl
 from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks_in_json, strip_cache_marks
 from foveal.core.wire.common import Json, native_dialect
 from foveal.core.wire.native_compaction import COMPACTION_TRIGGER
-from foveal.providers import cache_breakpoints
+from foveal.providers.anthropic import add_breakpoints
 from foveal.transport.digests import digest_of, empty_history_digest, extend_digests, is_instruction
 
 _MESSAGES_FIELD: Final[dict[Dialect, str]] = {
@@ -642,13 +642,12 @@ def with_cache_marks(messages: Sequence[Json], request: ClientRequest, before: S
     """Return the messages with cache marks; `before` are the unmarked messages of the previous request.
 
     The messages that had the client's marks may be gone. So the client's marks are removed, and marks are set by
-    the rule of `providers.cache_breakpoints`: as many as remain of the four, and none for a client without any."""
+    the rule of `add_breakpoints`: as many as remain of the four, and none for a client without any."""
     bare: list[Json] = [strip_cache_marks(message) for message in messages]
     kept = count_cache_marks_in_json(request.system) + count_cache_marks_in_json(request.tools)
     left = MAX_CACHE_MARKS - kept
     if not count_cache_marks_in_json(request.body) or left <= 0:
         return bare
-    with_marks: list[Json] = cache_breakpoints.add_breakpoints(
-        {"messages": bare}, before if left >= _MESSAGE_MARKS else ()
-    )["messages"]
+    marked = add_breakpoints({"messages": bare}, before if left >= _MESSAGE_MARKS else ())
+    with_marks: list[Json] = marked["messages"]
     return with_marks

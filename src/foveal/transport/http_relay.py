@@ -18,8 +18,8 @@ from importlib import import_module
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
 
+from foveal.context.threads import run_without_waiting
 from foveal.core.engine.context_arguments import ContextArguments
-from foveal.core.engine.no_waiting import run_without_waiting
 from foveal.core.log.events import Dialect
 from foveal.core.wire.bound_thinking import BETA_HEADER, with_beta
 from foveal.core.wire.overflow_errors import refuses_controls

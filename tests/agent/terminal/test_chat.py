@@ -32,7 +32,7 @@ from foveal.agent.terminal.output.styled_text import (
     wrap_row,
 )
 from foveal.agent.terminal.user_input import Pastes
-from foveal.config.consent import project_items
+from foveal.config.load import project_items
 from foveal.config.project import items_hash
 from foveal.core.log import Compacted, Event, Noted, Opened, ToolReturned, Used, UserSaid, text_of
 from foveal.core.log.events import UNREADABLE, ForeignSummary, raw

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import foveal
 from foveal.core.models.budget import Budget, Caps, plan_budget
-from foveal.core.models.vocabulary import counter_for, first_calibration, has_own_vocabulary
+from foveal.core.models.model import counter_for, first_calibration, has_own_vocabulary
 from foveal.core.tokens import Calibration
 from foveal.core.tokens.counter import Counter, Estimate, FunctionCounter, counter
 from support.paths import RECORDED

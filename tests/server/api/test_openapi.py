@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from foveal.server import api
-from foveal.server.api.routes import SESSION_OPERATIONS
+from foveal.server.api.session_operations import SESSION_OPERATIONS
 from support.api_server import ApiServer
 from support.paths import ROOT
 

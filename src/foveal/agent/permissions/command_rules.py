@@ -56,9 +56,9 @@ from foveal.agent.permissions.program_kinds import (
     starts_programs,
     subcommand_places,
 )
+from foveal.config.code_runners import program_names
 from foveal.config.keys import SERVER_MARK, is_tool_pattern, names_tool
 from foveal.config.project import UnusableFile, read_text_file
-from foveal.config.project.code_runners import program_names
 from foveal.core.wire.safe_print import one_line, visible
 from foveal.errors import BadSetting
 from foveal.user_paths import state_folder

@@ -1,7 +1,7 @@
 """Kinds of commands: those that only read, that commit, that may be allowed by first words, that may delete.
 
 A program is known by the first word of a command and by the file that it stands for; see
-`foveal.config.project.code_runners`.
+`foveal.config.code_runners`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from foveal.config.project.code_runners import (
+from foveal.config.code_runners import (
     BUILDERS,
     COMMAND_SHELLS,
     INTERPRETERS,

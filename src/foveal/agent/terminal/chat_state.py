@@ -47,8 +47,7 @@ from foveal.agent.tools.todo import current_todo, todo_tool
 from foveal.agent.tools.workspace import Workspace
 from foveal.config import Config
 from foveal.config.instructions.files import InstructionFiles
-from foveal.config.local_memories import LocalMemories
-from foveal.config.memory_file import MemoryFile
+from foveal.config.local_memories import LocalMemories, MemoryFile
 from foveal.core.compaction.summariser import SummaryProgress
 from foveal.core.engine.engine import Engine
 from foveal.core.engine.report import Report

@@ -23,7 +23,7 @@ from foveal.agent.tools import Tool
 from foveal.agent.tools.background_commands import BackgroundCommands, job_tool
 from foveal.agent.tools.file_backups import FileBackups
 from foveal.config import Config, McpServerSettings, load
-from foveal.config.configured_provider import provider_from_config
+from foveal.config.config import provider_from_config
 from foveal.config.keys import denied_tools
 from foveal.config.local_memories import LocalMemories, project_of
 from foveal.config.project import ItemTrust

@@ -20,9 +20,9 @@ from foveal.agent.terminal.options import ChatOptions, WrongOption
 from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.styled_text import Row, diff_rows, dim, row, text_rows
 from foveal.agent.terminal.user_interface import MenuItem, UserInterface
-from foveal.config.consent import project_items
 from foveal.config.instructions.files import InstructionFiles
-from foveal.config.memory_file import project_memory_item
+from foveal.config.load import project_items
+from foveal.config.local_memories import project_memory_item
 from foveal.config.project import GivenItems, ItemAnswer, ProjectItem, Trust, items_hash
 from foveal.core.wire.safe_print import counted, exact_line, one_line, visible
 

@@ -8,12 +8,6 @@
    the count.
 2. After three summaries in one turn, each soon after the one before, either the agent reads again what was
    summarised or what must stay is too large. Summaries pause until the next user message, and a note says why.
-
-What one cut did, counted and in words.
-
-A cut is a compaction with masks: results are hidden, long messages of the agent are shortened, and the oldest
-steps go. The event says all of it but the number of steps that went: a range also has what earlier cuts had
-taken out, and only the log tells these apart.
 """
 
 from __future__ import annotations
@@ -223,6 +217,12 @@ class CompactionHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         is_automatic = fact.reason not in ("hand", "turns", "recorded")
         refills = self.refills + 1 if is_automatic and self.said < MIN_UTTERANCES_BETWEEN else self.refills
         return replace(self, failures=failures, refills=refills, said=0)
+
+
+# ── What one cut did ─────────────────────────────────────────────────────────────────────────────────────
+# A cut is a compaction with masks: results are hidden, long messages of the agent are shortened, and the oldest
+# steps go. The event says all of it but the number of steps that went: a range also has what earlier cuts had
+# taken out, and only the log tells these apart.
 
 
 class CutCounts(NamedTuple):

@@ -88,7 +88,7 @@ from foveal.core.log.events import (
 )
 from foveal.core.models.budget import Budget, Caps, reserve_for
 from foveal.core.models.cost import UsageTotals
-from foveal.core.models.model import Model
+from foveal.core.models.model import Model, first_calibration
 from foveal.core.models.spending import (
     BudgetStatus,
     SpendingLimit,
@@ -97,7 +97,6 @@ from foveal.core.models.spending import (
     estimate_request,
     left_text,
 )
-from foveal.core.models.vocabulary import first_calibration
 from foveal.core.policies import Moment, Policy, decide, ladder
 from foveal.core.policies.ladder.mask import exceeds_media_limits
 from foveal.core.policies.moment import Decision

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from foveal.core.log.events import Clipped, Event, Opened, Text, ToolReturned, extras, raw
 from foveal.core.models.budget import Caps, check_whole_number, reserve_for
-from foveal.core.models.model import Model, model
+from foveal.core.models.model import Model, counter_for, model
 from foveal.core.models.spending import LimitText
-from foveal.core.models.vocabulary import counter_for
 from foveal.core.policies import Policy, policy
 from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.core.reduction import truncation

@@ -7,14 +7,6 @@
 5. Ids of calls and results, and names of tools, are never changed.
 6. A stream is masked as if it had arrived whole, however it is split: only text that may become a secret is held
    back, the last word and the words before it after a name or a command that can introduce a secret.
-
-Parts of a text that can contain a secret: one search with RE2.
-
-1. The pattern asks less than the scans do: each secret that a scan can find contains a match, or stands near one.
-   So the scans find the same secrets whether they read these parts or the whole text.
-2. RE2 reads a text once, whatever it contains. The scans alone take up to twenty times as long in texts full of
-   names, options, hashes or identifiers.
-3. A new rule of a scan needs an alternative here. `tests/core/redaction/test_candidates.py` compares both ways.
 """
 
 from __future__ import annotations
@@ -58,6 +50,13 @@ from foveal.core.redaction.passwords import (
     find_stored,
 )
 from foveal.core.redaction.secret_values import Secret
+
+# ── Parts that can contain a secret ──────────────────────────────────────────────────────────────────────
+# 1. The pattern asks less than the scans do: each secret that a scan can find contains a match, or stands near
+#    one. So the scans find the same secrets whether they read these parts or the whole text.
+# 2. RE2 reads a text once, whatever it contains. The scans alone take up to twenty times as long in texts full of
+#    names, options, hashes or identifiers.
+# 3. A new rule of a scan needs an alternative here. `tests/core/redaction/test_candidates.py` compares both ways.
 
 MARGIN_CHARS: Final = 12_288
 """Characters around a match that are scanned with it: a secret and what introduces it are no longer."""
@@ -235,6 +234,8 @@ def _command_line_alternatives() -> list[str]:
         r"%2[Ff]%2[Ff][A-Za-z0-9_.~+%-]*%3[Aa][A-Za-z0-9_.~+%-]+%40",
     ]
 
+
+# ── Texts ────────────────────────────────────────────────────────────────────────────────────────────────
 
 REFERENCE_FIELDS: Final = frozenset({"id", "call_id", "name", "origin"})
 """Fields of facts that are references, not text."""

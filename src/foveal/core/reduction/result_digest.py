@@ -10,12 +10,6 @@
 
 The kind of a result is judged by its form alone: JSON, markup, code, rows of cells, fields (`key: value`, which
 mail and chat are too), a page with headings. Anything else is read as sentences.
-
-Digests of texts by their form: rows of cells, fields, pages and sentences, code; and the text of markup.
-
-Limits of a digest, and the short texts that its lines are made of.
-
-Digest of JSON: ids and totals first, then containers, and long strings as texts of their own.
 """
 
 from __future__ import annotations
@@ -32,6 +26,8 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from foveal.core.reduction.important_lines import ITEM, find_important_lines
 from foveal.core.view.text_facts import listing_separator, strip_line_number
 from foveal.core.wire.safe_print import readable
+
+# ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 _MIN_PROSE_CHARS: Final = 200
 """A string in JSON from this length on is a text with a digest of its own."""
@@ -231,6 +227,8 @@ def _prose_strings(
                 yield from _prose_strings(inner, key, nesting - 1)
 
 
+# ── Limits, and short texts ──────────────────────────────────────────────────────────────────────────────
+
 MAX_DIGEST_LINE_CHARS: Final = 160
 """Characters of one line of a digest."""
 MAX_DIGEST_LINES: Final = 40
@@ -291,6 +289,8 @@ def distinct(items: Iterable[str]) -> Iterator[str]:
             seen.add(item)
             yield item
 
+
+# ── Rows of cells ────────────────────────────────────────────────────────────────────────────────────────
 
 RULE_LINE: Final = re.compile(r"\s*[-=+|:*_─━┼├┤ ]{3,}$")
 """A line that only separates others."""
@@ -577,6 +577,8 @@ def _html_tag(tag: re.Match[str]) -> str:
 def _xml_tag(tag: re.Match[str]) -> str:
     return "\n" if tag[1] or not tag[2] else f"\n{tag[2]}: "
 
+
+# ── Any text ─────────────────────────────────────────────────────────────────────────────────────────────
 
 DigestReader: TypeAlias = Callable[[TextLines], Iterable[str] | None]
 """Returns the digest of a text of its kind; None if the text is of another kind."""

@@ -34,8 +34,10 @@ import msgspec
 from foveal.core.log.events import Clipped
 from foveal.core.reduction.cut_points import (
     MAX_COUNTED_CHARS,
+    PartCounter,
     TextSize,
     character_boundary,
+    counter_for_parts,
     fitting_end,
     head_end,
     line_count,
@@ -47,7 +49,6 @@ from foveal.core.reduction.cut_points import (
     utf8_size,
 )
 from foveal.core.reduction.important_lines import ImportantLine, Span, find_important_lines
-from foveal.core.tokens.counted_text import PartCounter, counter_for_parts
 from foveal.core.tokens.counter import Counter
 from foveal.errors import BadSetting
 

@@ -6,10 +6,6 @@ a step is a `ShownMessage`: the fact of the log, and overlays that replace some 
 Every object here changes only through its own methods. `ShownMessage` and `Step` also own the caches of what is
 derived from their texts (token counts, names, rendered messages): each is computed on the first call of its
 method and dropped by the method that changes the text. Policies only call these methods.
-
-Synthetic results: what a request shows for a call that has no result.
-
-Providers refuse a call without a result. The text is always the same, so a request does not change after a reload.
 """
 
 from __future__ import annotations
@@ -55,7 +51,9 @@ NO_RESULT: Final = "[foveal: this call has no recorded result; it was interrupte
 
 
 def synthetic_result(call: Call) -> ToolReturned:
-    """Return the result that stands for a missing one."""
+    """Return the result that stands for a missing one: providers refuse a call without a result.
+
+    It is always the same, so a request does not change after a reload."""
     return ToolReturned(call_id=call.id, content=NO_RESULT, name=call.name, variety=call.variety)
 
 

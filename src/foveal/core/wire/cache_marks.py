@@ -2,7 +2,7 @@
 
 A mark tells the provider where to end a cached prefix. It is not part of the content: two messages that differ
 only in their marks have the same text and read the same cache entry. Where new marks go is decided by
-`foveal.providers.cache_breakpoints`.
+`foveal.providers.anthropic.add_breakpoints`.
 """
 
 from __future__ import annotations

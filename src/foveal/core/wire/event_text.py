@@ -1,7 +1,7 @@
 """Text of events, for reading and for searching, and its quotation to a model.
 
-1. `readable_text` and `search_text` return the text of one fact. What `Context.original` returns, all of it and
-   unchanged, is `foveal.core.wire.event_text`.
+1. `readable_text` and `search_text` return the text of one fact. `original_text` returns what `Context.original`
+   does: all of it, unchanged, whatever requests show.
 2. Recall tools quote events with `event_title` and `quote_lines`. Their answers begin with `RECALL_PREFIX`,
    and lines that Foveal adds begin with `[`. Every line of the log has a prefix (`> `, or its number), so no
    text of the log can imitate an added line. Characters that some readers treat as the end of a line are shown
@@ -9,8 +9,6 @@
 3. `transcript_text` writes facts as a transcript, for people and for the model that summarises. Only its
    headers are unquoted: a fake header, a fake end of the transcript or instructions in a tool result stay
    inside the quotation.
-
-Original text of an event: all of it, unchanged, whatever requests show (`Context.original`).
 """
 
 from __future__ import annotations
@@ -288,6 +286,9 @@ def _quote_for_transcript(text: str) -> list[str]:
 
 def _transcript_name(text: str) -> str:
     return _bracket_safe(text)[:_MAX_TRANSCRIPT_NAME_CHARS]
+
+
+# ── Original text ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def original_text(fact: AnyFact) -> str:

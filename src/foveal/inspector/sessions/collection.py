@@ -7,10 +7,6 @@ reader = await sessions.open(page.rows[0].key)
 The reader of a session follows it while it grows: a store is asked for its end, and a transcript is read again when
 its file has changed. The longer a look takes, the longer a follower rests after it, so that a large file that grows
 does not keep a processor busy.
-
-The memories in the inspector's places: what they hold, and the changes that their owner makes.
-
-Reading opens nothing for writing. A change opens the store for that change only, as actions on sessions do.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from foveal.config.memory_file import PROJECT_OWNER_PREFIX
+from foveal.config.local_memories import PROJECT_OWNER_PREFIX
 from foveal.core.engine.state import stored_counts
 from foveal.core.log.events import MEMORY_LOG_PREFIX, Event, Opened
 from foveal.core.tokens.counter import counter
@@ -66,6 +62,10 @@ from foveal.recall.archive.source import RecallProblem, SessionLog, session_hand
 
 if TYPE_CHECKING:
     from foveal.inspector.sessions.actions import SessionActor
+
+
+# ── Memories ─────────────────────────────────────────────────────────────────────────────────────────────
+# Reading opens nothing for writing. A change opens the store for that change only, as actions on sessions do.
 
 
 async def list_memories(
@@ -134,6 +134,8 @@ def letter_of(owner: str) -> str:
     """Return the letter with which the ids of an owner's entries begin."""
     return "p" if owner.startswith(PROJECT_OWNER_PREFIX) else "m"
 
+
+# ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────────
 
 MAX_PAGE_ROWS: Final = 200
 SEARCH_WORK_S: Final = 0.3

@@ -5,11 +5,6 @@ the provider counts and what its limits are, and sums the costs. The builder onl
 
 An outline of a long log and its timeline need the same rows, so each one is made once. The timeline adds the size,
 and whether the text of a result reports a failure.
-
-Reductions of a session: what each one did, why, what it cost, and when it pays.
-
-A rewrite pays after `(w − r) / r · S / D` further calls: removing `D` tokens in front of `S` makes the provider
-read `S` again at the write price `w` instead of the read price `r`, and each later call reads `D` tokens less.
 """
 
 from __future__ import annotations
@@ -51,8 +46,7 @@ from foveal.core.log.events import (
     kind,
 )
 from foveal.core.models.budget import Caps
-from foveal.core.models.model import Model, model
-from foveal.core.models.vocabulary import counter_for
+from foveal.core.models.model import Model, counter_for, model
 from foveal.core.policies.presets import PRESETS, PresetName
 from foveal.core.tokens.counter import Counter, FunctionCounter
 from foveal.core.tokens.message_tokens import CountedFact, MessageCounts, MessageTokens
@@ -73,6 +67,10 @@ from foveal.inspector.timeline.timeline import (
     ViewChange,
 )
 from foveal.inspector.timeline.view_tracker import ViewTracker, fact_category
+
+# ── Cards of reductions ──────────────────────────────────────────────────────────────────────────────────
+# A rewrite pays after `(w − r) / r · S / D` further calls: removing `D` tokens in front of `S` makes the provider
+# read `S` again at the write price `w` instead of the read price `r`, and each later call reads `D` tokens less.
 
 _CHECKED_DRAFT: Final = (
     "length, sections and script",
@@ -224,6 +222,8 @@ def _metrics_card(seq: int, kind: str, fact: Compacted | CompactionFailed) -> Re
         seconds=metrics.seconds,
     )
 
+
+# ── The timeline ─────────────────────────────────────────────────────────────────────────────────────────
 
 _at = attrgetter("at")
 _CARDS: Final = (Clipped, Masked, Dropped, Compacted, CompactionFailed)

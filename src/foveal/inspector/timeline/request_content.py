@@ -36,8 +36,8 @@ from foveal.core.view.view import View
 from foveal.core.wire import Wire, detect_dialect, likely_dialect, wire_for
 from foveal.errors import BadSetting
 from foveal.inspector.timeline.message_text import LogViews, log_until
+from foveal.providers.anthropic import add_breakpoints
 from foveal.providers.base import anthropic_tools, chat_tools, responses_tools
-from foveal.providers.cache_breakpoints import add_breakpoints
 from foveal.providers.openai_responses import with_item_type
 from foveal.providers.selection import SERVICE_ALIASES, SERVICES
 

@@ -14,8 +14,8 @@ from foveal.server.api.admin_endpoints import ADMIN_OPERATIONS
 from foveal.server.api.memory_endpoints import MEMORY_OPERATIONS
 from foveal.server.api.openapi import openapi_document
 from foveal.server.api.operation import ApiOperation, Worker, routes_for
-from foveal.server.api.routes import SESSION_OPERATIONS
 from foveal.server.api.schedule_endpoints import SCHEDULE_OPERATIONS
+from foveal.server.api.session_operations import SESSION_OPERATIONS
 
 __all__ = ["API_OPERATIONS", "openapi", "routes"]
 

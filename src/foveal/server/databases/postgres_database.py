@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Any, Final, TypeVar
 
 from foveal.errors import LeaseLost, StoreError
-from foveal.server.databases.database import Act, RowValues, Transaction
+from foveal.server.databases import Act, RowValues, Transaction
 from foveal.stores.postgres.connection import (
     Connection,
     ConnectionLost,

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import apsw
 
 from foveal.errors import StoreError, StoreUnusable
-from foveal.server.databases.database import Act, RowValues, Transaction
+from foveal.server.databases import Act, RowValues, Transaction
 from foveal.stores.sqlite.connection import connect, create_file, translate_errors, use_wal
 from foveal.stores.sqlite.store_files import open_read_only
 from foveal.stores.sqlite.threads import WorkerThreads

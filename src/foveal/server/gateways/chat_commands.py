@@ -1,11 +1,6 @@
 """Commands and buttons of the bots: their effect on the session of a chat.
 
 The output of a command is sent and not stored: it does not enter the conversation.
-
-Reductions that are reported below an answer, and the lines about them.
-
-The log has them: the reductions between the last message before a turn and the last message in it. So each
-reduction is reported with one answer, whichever process made it, also after a crash.
 """
 
 from __future__ import annotations
@@ -66,6 +61,10 @@ from foveal.server.pairing import ChatPlatform
 from foveal.server.tenants import Tenant
 from foveal.server.turns import Turn
 from foveal.sessions.continuation import CARRY_CHOICES, Carry
+
+# ── Reductions below an answer ───────────────────────────────────────────────────────────────────────────
+# The log has them: the reductions between the last message before a turn and the last message in it. So each
+# reduction is reported with one answer, whichever process made it, also after a crash.
 
 MAX_EVENTS_BEFORE_TURN: Final = 64
 """Events before a turn that are read; there are few between two turns."""
@@ -251,6 +250,9 @@ def _reduction_note(facts: list[AnyFact]) -> str:
             return f"✂️ I clipped {what} to {kept:,} of {total:,} tokens"
         case _:
             return "✂️ I left older messages out to make room"
+
+
+# ── Commands ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class RunningTurns:

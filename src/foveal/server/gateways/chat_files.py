@@ -21,8 +21,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from foveal.core.models.model import Model
-from foveal.core.models.vocabulary import counter_for
+from foveal.core.models.model import Model, counter_for
 from foveal.core.tokens.message_tokens import image_dimensions
 from foveal.server.gateways.incoming import IncomingFile
 

@@ -9,8 +9,6 @@
    (`ClosedPlaces`). If the place is gone for good, the answer stays in the session on the server. The output of a
    command goes to the private chat with its user instead.
 5. An answer to a user who has blocked the bot is kept, and offered when the user writes again.
-
-The answers of one place in order, the typing status, and places that refuse answers.
 """
 
 from __future__ import annotations
@@ -41,6 +39,8 @@ from foveal.server.gateways.outgoing import (
     outgoing_parts,
 )
 from foveal.server.gateways.tool_questions import QuestionNotice
+
+# ── The answers of one place, in order ───────────────────────────────────────────────────────────────────
 
 
 class QueuePosition:
@@ -232,6 +232,8 @@ def _notice(cause: str) -> str:
     """Return the name under which it is recorded that a user was told."""
     return f"closed: {cause}"
 
+
+# ── Delivery ─────────────────────────────────────────────────────────────────────────────────────────────
 
 LOG: Final = logging.getLogger("foveal.gateways")
 SEND_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0)

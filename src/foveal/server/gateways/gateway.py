@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
+import msgspec
+
 from foveal.config import Config
 from foveal.errors import BadSetting
 from foveal.server import LiveSession, Service, Turn
-from foveal.server.gateway_health import GatewayHealth
 from foveal.server.gateways.chat_sessions import ChatSessions
 from foveal.server.gateways.delivery import Delivery, Sleep
 from foveal.server.pairing import ChatPlatform, Pairing
@@ -133,6 +134,27 @@ class ConnectionState:
         """Wait for the first status, at most this long."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._is_known.wait(), seconds)
+
+
+class GatewayHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one gateway; its texts contain no secrets and nothing of a conversation."""
+
+    platform: str
+    status: str
+    connected_since: float | None
+    """When the gateway began to receive messages; None while it does not."""
+    last_update: float | None
+    """When the newest message arrived; None if none did since the start."""
+    owed: int
+    """Answers that are ready and not delivered, without those that their place refuses."""
+    owed_oldest_at: float | None
+    """When the oldest one became ready."""
+    given_up: int
+    """Answers that were not delivered within two days."""
+    refused: int
+    """Answers that their place refused, such as a closed topic; they are sent if it opens within two days."""
+    last_error: str
+    """What failed last, also if it works again; "" for nothing."""
 
 
 class RunningBot(Protocol):

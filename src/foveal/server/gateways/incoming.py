@@ -1,6 +1,4 @@
-"""Messages from a chat to a bot, in a form that all chat apps share.
-
-Access to a bot: which users of a chat app it answers.
+"""Messages from a chat to a bot, for all chat apps, and access to it.
 
 Access is decided by the numeric user id that the chat app guarantees: in the allow-list, or paired. Other users get
 one sentence, and nothing of their messages is stored.

@@ -33,7 +33,6 @@ from foveal.errors import FovealError, StoreError
 from foveal.server import Service, api
 from foveal.server.auth_tokens import AuthTokens
 from foveal.server.daily_usage import usage_day
-from foveal.server.gateway_health import GatewayHealth
 from foveal.server.http import json_logs
 from foveal.server.http.guard import METRICS_PATH, AuditMiddleware, CallerCache, Guard, Pages
 from foveal.server.http.json_logs import RequestLogMiddleware
@@ -46,6 +45,7 @@ from foveal.web.http_errors import HttpError, encode_json, error_format, error_r
 from foveal.web.http_headers import is_loopback
 
 if TYPE_CHECKING:
+    from foveal.server.gateways.gateway import GatewayHealth
     from foveal.server.jobs import JobWorker
 
 CHECK_TTL_S: Final = 1.0

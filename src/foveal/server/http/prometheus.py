@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from math import nan
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -25,7 +25,6 @@ from foveal import __version__
 from foveal.core.engine.metrics import Metrics
 from foveal.core.log.events import Event, Used
 from foveal.server.daily_usage import MAX_MODEL_LABEL_CHARS, UsageCount, counted_usage
-from foveal.server.gateway_health import GatewayHealth
 from foveal.server.runtime import (
     EventsStored,
     IllegalRequestMade,
@@ -38,6 +37,9 @@ from foveal.server.runtime import (
     TurnEnded,
     UsageNotUnderstood,
 )
+
+if TYPE_CHECKING:
+    from foveal.server.gateways.gateway import GatewayHealth
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _DURATION_BUCKETS_S: Final = (

@@ -6,10 +6,6 @@
    session.
 
 The table is named `errands` for compatibility with existing databases.
-
-What the worker hands to its job engine, without importing the engine.
-
-DBOS takes 0.6 seconds of CPU to import and wakes several times a second, so a process loads it with its first job.
 """
 
 from __future__ import annotations
@@ -24,6 +20,10 @@ import msgspec
 from foveal.errors import StoreUnusable
 from foveal.server.databases import Database, Transaction
 from foveal.server.inbox import check_key
+
+# ── What the job engine gets ─────────────────────────────────────────────────────────────────────────────
+# DBOS takes 0.6 seconds of CPU to import and wakes several times a second, so a process loads it with its first
+# job.
 
 AttemptResult = Literal["done", "later"]
 RunAttempt = Callable[[str, int], Awaitable[AttemptResult]]
@@ -65,6 +65,8 @@ def unusable_file(path: Path, problem: Exception) -> StoreUnusable:
         "writable; you may move it away, open jobs are kept in service.db"
     )
 
+
+# ── The queue ────────────────────────────────────────────────────────────────────────────────────────────
 
 JobKind = Literal["run", "prepare"]
 _FIELDS: Final = "id, tenant, session, key, kind, prompt, schedule, at, agent"

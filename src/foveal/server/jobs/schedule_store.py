@@ -8,22 +8,6 @@
 6. A schedule of a chat follows the chat: its job is for the session that the chat is in when it is due.
 
 Several processes may share the database. In the table, `following` is the next due time and `due` the last one.
-
-Schedules: a prompt for a session at times given by a cron expression.
-
-Cron expressions have five fields (minute, hour, day of the month, month, weekday) and a time zone:
-
-1. A time is a number of seconds since 1970, so it is the same everywhere and occurs once.
-2. When the clocks go forward, a fixed time in the skipped hour runs right after it (02:30 at 03:00).
-3. When the clocks go back, a fixed time in the repeated hour runs once, at its first occurrence.
-4. An expression with `*` for its minutes or hours follows elapsed time: it runs in both of the repeated hours and
-   not in the skipped one. (This is the behaviour of Debian's cron, and of cronsim.)
-
-A time is missed if it is noticed more than `MISSED_AFTER_S` seconds later: no server ran, or the machine slept.
-Then the schedule's rule applies:
-
-    once    any number of missed times make one run, for the newest of them, as soon as a server runs
-    skip    missed times make no run
 """
 
 from __future__ import annotations
@@ -46,6 +30,13 @@ from foveal.server.inbox import schedule_key
 from foveal.server.jobs.queue import Job, delete_job, has_open_job, insert_job
 
 # ── Cron expressions ──────────────────────────────────────────────────────────────────────────────
+# They have five fields (minute, hour, day of the month, month, weekday) and a time zone:
+#
+# 1. A time is a number of seconds since 1970, so it is the same everywhere and occurs once.
+# 2. When the clocks go forward, a fixed time in the skipped hour runs right after it (02:30 at 03:00).
+# 3. When the clocks go back, a fixed time in the repeated hour runs once, at its first occurrence.
+# 4. An expression with `*` for its minutes or hours follows elapsed time: it runs in both of the repeated hours and
+#    not in the skipped one. (This is the behaviour of Debian's cron, and of cronsim.)
 
 MAX_CRON_CHARS: Final = 256
 _MAX_CLOCK_CHANGE: Final = timedelta(hours=4)
@@ -122,6 +113,11 @@ def _zone(name: str) -> tzinfo:
 
 
 # ── Schedules ─────────────────────────────────────────────────────────────────────────────────────
+# A time is missed if it is noticed more than `MISSED_AFTER_S` seconds later: no server ran, or the machine slept.
+# Then the schedule's rule applies:
+#
+#     once    any number of missed times make one run, for the newest of them, as soon as a server runs
+#     skip    missed times make no run
 
 MissedRule = Literal["once", "skip"]
 

@@ -8,20 +8,6 @@
    the first and ignore the others.
 4. The engine is loaded with the first open job.
 5. Errors never end the server: they are logged, and the worker tries again.
-
-Executors: the processes that run jobs, and how they notice that one of them has died.
-
-1. In a folder one process at a time is the executor. It holds a lock that ends with the process.
-2. On PostgreSQL every process is an executor, with a new id at each start. It writes the database's time into its
-   row every `heartbeat_s` seconds. An executor without a row has stopped; one that was silent for `silent_s` counts
-   as dead.
-3. An executor that was only paused may still run a job that another has begun again. The key of the message and the
-   lease of the session let one of them answer.
-
-Runs one job in its session and decides about retries.
-
-A run submits its prompt once: the message has the job's key. If the model could not be reached, a later attempt
-asks it again. After the last attempt, or an error that a retry cannot fix, a note in the session says so.
 """
 
 from __future__ import annotations
@@ -51,6 +37,10 @@ from foveal.stores.session_locks import HeldLock, Locks
 
 if TYPE_CHECKING:
     from foveal.server.jobs.dbos_backend import BegunJob, DbosEngine
+
+# ── One job ──────────────────────────────────────────────────────────────────────────────────────────────
+# A run submits its prompt once: the message has the job's key. If the model could not be reached, a later attempt
+# asks it again. After the last attempt, or an error that a retry cannot fix, a note in the session says so.
 
 RETRYABLE_CODES: Final = frozenset((*TRANSIENT_CODES, "StoreError", "StoreUnusable", "Conflict", "LeaseLost"))
 """Codes of failures that a retry may fix."""
@@ -202,6 +192,14 @@ async def _note(live: LiveSession, text: str) -> None:
         return
     await live.add_note(text, topic=SCHEDULE_NOTE_TOPIC)
 
+
+# ── Executors ────────────────────────────────────────────────────────────────────────────────────────────
+# 1. In a folder one process at a time is the executor. It holds a lock that ends with the process.
+# 2. On PostgreSQL every process is an executor, with a new id at each start. It writes the database's time into
+#    its row every `heartbeat_s` seconds. An executor without a row has stopped; one that was silent for
+#    `silent_s` counts as dead.
+# 3. An executor that was only paused may still run a job that another has begun again. The key of the message and
+#    the lease of the session let one of them answer.
 
 FOLDER_EXECUTOR_ID: Final = "foveal"
 """The id of every executor of a folder: DBOS continues the jobs of the one before."""
@@ -355,6 +353,8 @@ async def _read_silence(db: Transaction) -> dict[str, float]:
     rows = await db.fetch("SELECT id, extract(epoch FROM clock_timestamp() - seen)::float8 FROM executors")
     return {id: float(seconds) for id, seconds in rows}
 
+
+# ── The worker ───────────────────────────────────────────────────────────────────────────────────────────
 
 _log = logging.getLogger("foveal.work")
 

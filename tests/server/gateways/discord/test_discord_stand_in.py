@@ -11,7 +11,7 @@ import aiohttp
 import discord
 import pytest
 
-from foveal.server.gateways.discord.gateway import CustomUrlConnector
+from foveal.server.gateways.discord import CustomUrlConnector
 from support.discord_stand_in import BOT, CHANNEL, DM, OWNER, TOKEN, DiscordApi, DiscordOutage, Json, until
 from support.gated_provider import run
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from foveal.agent.terminal.chat_state import ChatState
-from foveal.agent.terminal.commands import permissions, read, remembering, rewinding, switching, write
+from foveal.agent.terminal.commands import read, remembering, rewinding, switching, write
 from foveal.agent.terminal.output.styled_text import Row, bold, dim, row, table_lines
 from foveal.agent.terminal.user_interface import LeaveChat
 from foveal.core.engine.operations import OPERATIONS, Operation
@@ -123,7 +123,7 @@ SLASH_COMMANDS: Final = (
         "/permissions",
         "[remove [N]]",
         "list what runs without asking, or remove a rule",
-        permissions.permissions,
+        write.permissions,
     ),
     SlashCommand("/model", "[NAME]", "show the model, or switch to another", write.model, is_queued=True),
     SlashCommand("/policy", "[NAME]", "show the policy, or switch to another", write.policy, is_queued=True),

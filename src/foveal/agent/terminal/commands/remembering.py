@@ -14,8 +14,14 @@ from foveal.agent.terminal.output.agent_event_rows import note
 from foveal.agent.terminal.output.styled_text import Row, bold, dim, row, table_lines
 from foveal.agent.terminal.user_interface import Choice, Question
 from foveal.agent.terminal.user_message import typed_text
-from foveal.config.local_memories import LocalMemories, entry_details, entry_state, undo_change, with_replaced
-from foveal.config.memory_file import MemoryFile
+from foveal.config.local_memories import (
+    LocalMemories,
+    MemoryFile,
+    entry_details,
+    entry_state,
+    undo_change,
+    with_replaced,
+)
 from foveal.core.log.events import Event, UserSaid
 from foveal.core.view.fold import effective_events
 from foveal.core.wire.safe_print import counted, exact_line, one_line

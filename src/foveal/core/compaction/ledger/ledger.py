@@ -13,12 +13,6 @@
    own (`sections`).
 5. Pinned rules, instructions and earlier summaries are left out: the first two stay in the request, and the events
    that an earlier summary covers are among the events.
-
-Ledger sections of the agent's latest plan and of what it said last.
-
-A plan is the list in a call of a planning tool (`TodoWrite`, `update_plan`, `task_tracker`, also through a shell),
-a checklist in a message, or a list there under a line such as "Plan:" or "Next steps:". The newest one counts. What
-the agent said last is the best evidence, without a model, of what it was about to do.
 """
 
 from __future__ import annotations
@@ -101,6 +95,9 @@ _MIN_PLAN_LINES: Final = 2
 
 
 # ── Plan ─────────────────────────────────────────────────────────────────────────────────────────────────
+# A plan is the list in a call of a planning tool (`TodoWrite`, `update_plan`, `task_tracker`, also through a
+# shell), a checklist in a message, or a list there under a line such as "Plan:" or "Next steps:". The newest one
+# counts.
 
 
 def plan_section(
@@ -264,6 +261,7 @@ def _listed(text: str) -> list[str]:
 
 
 # ── Last words ───────────────────────────────────────────────────────────────────────────────────────────
+# What the agent said last is the best evidence, without a model, of what it was about to do.
 
 
 def last_words_section(said: Sequence[Event], *, keep: Set[int]) -> Section:
@@ -306,6 +304,8 @@ def _last_words(event: Event, text: str) -> str:
     quoted = "\n".join((quote_agent(head), AGENT_PREFIX + "…", quote_agent(tail)))
     return f"{event.handle}, {omitted:,} characters left out:\n{quoted}"
 
+
+# ── The ledger ───────────────────────────────────────────────────────────────────────────────────────────
 
 _EXCERPT_SHARE: Final = 0.7
 """Share of the room that useful items of other sections leave for quoted lines and names."""

@@ -12,10 +12,6 @@ small, because results are most of a request. So a cut goes down this list, each
 
 A record of what the trace does not show stands behind the steps that lost something. All of it is one `Plan` and
 becomes one event.
-
-Compaction as a rung of the ladder: which old turns to summarise.
-
-This rung returns a `Plan`. The caller has the summary written and records it.
 """
 
 from __future__ import annotations
@@ -56,6 +52,9 @@ from foveal.core.policies.moment import Moment
 from foveal.core.policies.presets import Policy
 from foveal.core.view.steps import Slot, Step
 from foveal.core.view.view import View
+
+# ── Which old turns to summarise ─────────────────────────────────────────────────────────────────────────
+# This rung returns a `Plan`. The caller has the summary written and records it.
 
 PREPARE_AT_MESSAGE_SHARE: Final = 0.8
 """At this share of the allowed number of messages, a summary of the oldest is prepared."""
@@ -181,6 +180,8 @@ def turns_since_summary(view: View) -> int:
     begun = sum(1 for step in view.steps if step.kind == "user" and step.seq > end)
     return begun if has_finished_turn(view) else max(0, begun - 1)
 
+
+# ── The cut of `economy` ─────────────────────────────────────────────────────────────────────────────────
 
 MIN_LONG_UNITS: Final = 250
 """Arguments of a call and texts above this size are long: mostly contents of files."""

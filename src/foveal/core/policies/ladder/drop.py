@@ -10,13 +10,6 @@
 5. All results are clipped further, then the arguments of answered calls.
 6. If the latest user message leaves too little, the others become part of the record, and the first is clipped.
 7. Whole steps are dropped: open calls, summaries, and at the very end user messages, the first of them last.
-
-Clipping to the room: texts that stay but are too large for what is left.
-
-1. The results of the newest step share one limit (`clip_newest_results`).
-2. User messages beyond their share of the room are clipped to their two ends, or to the sentences that still hold
-   (`clip_user_messages`).
-3. When nothing else is left, the largest results of all steps are clipped (`squeeze_results`).
 """
 
 from __future__ import annotations
@@ -59,6 +52,12 @@ from foveal.core.reduction.important_lines import Span
 from foveal.core.reduction.truncation import MAX_MIDDLE_SHARE, Limits, clip, clip_to_spans
 from foveal.core.view.steps import ShownMessage, Step
 from foveal.core.view.view import View
+
+# ── Clipping to the room ─────────────────────────────────────────────────────────────────────────────────
+# 1. The results of the newest step share one limit (`clip_newest_results`).
+# 2. User messages beyond their share of the room are clipped to their two ends, or to the sentences that still
+#    hold (`clip_user_messages`).
+# 3. When nothing else is left, the largest results of all steps are clipped (`squeeze_results`).
 
 _MAX_TRIED_TEXTS: Final = 3
 _MARKER_UNITS: Final = 16
@@ -264,6 +263,8 @@ def _clip_part(
         return None
     return cut.to_fact(text.seq, text.place, rule="squeeze")
 
+
+# ── Dropping, and the order of the rungs ─────────────────────────────────────────────────────────────────
 
 DROPPED_NOTICE_UNITS: Final = 64
 """Units that the notice for dropped steps takes at most."""

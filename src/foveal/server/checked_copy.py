@@ -1,11 +1,12 @@
 """Copy of tables and sessions, page by page, compared with what the target has.
 
-1. Tables are compared row by row, sessions event by event.
-2. Rows keep their ids, because clients know turns by a hash of the message's id. The counters that give out new ids
+1. Events and rows are copied in pages of about `PAGE_BYTES`, so memory does not grow with their number.
+2. Tables are compared row by row, sessions event by event.
+3. Rows keep their ids, because clients know turns by a hash of the message's id. The counters that give out new ids
    are moved too, so that no id is given out twice.
-3. A session that the target lacks, or has in part, is appended to. Events that are there are compared first. Title
+4. A session that the target lacks, or has in part, is appended to. Events that are there are compared first. Title
    and times become those of the source.
-4. A session that was erased in the source since an earlier run is erased in the target too, if it has the same
+5. A session that was erased in the source since an earlier run is erased in the target too, if it has the same
    events apart from their text.
 """
 
@@ -24,8 +25,7 @@ from foveal.core.log.events import Erased, Event, kind
 from foveal.core.wire.safe_print import counted
 from foveal.errors import Conflict, StoreError, StoreUnusable, UnknownSession
 from foveal.ports import Checkpoint, SessionInfo
-from foveal.server.databases import Database, Transaction
-from foveal.server.databases.database import RowValues
+from foveal.server.databases import Database, RowValues, Transaction
 
 # ── Pages and progress ───────────────────────────────────────────────────────────────────────────────────
 

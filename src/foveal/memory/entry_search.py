@@ -1,4 +1,4 @@
-"""Finds the entries that a later statement replaces, denies or asks to forget.
+"""Finds entries: by words, and those that a later statement replaces, denies or asks to forget.
 
 1. A statement denies an earlier one that has the same words without "not".
 2. To forget an entry, the user says the same, with or without "not" as the entry does, or names what it is about.
@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from foveal.core.compaction.standing.replaced_statements import KnownStatements, Statement
 from foveal.core.compaction.standing.statement_reader import stem
 from foveal.core.compaction.standing.statement_words import HAS_UNSPACED, words_of
 from foveal.memory.facts import EntryKind
-from foveal.memory.fold import MemoryState
+from foveal.memory.fold import MemoryEntry, MemoryState
 from foveal.memory.single_values import SingleValue, are_apart, single_value, topic_subject
 from foveal.memory.spoken import SpokenRequest
+
+if TYPE_CHECKING:
+    from foveal.stores.sqlite.full_text import FullTextIndex
 
 MAX_COMPARED_ENTRIES: Final = 1_000
 """Entries, the newest, among which a later one replaces earlier ones."""
@@ -196,3 +200,29 @@ def _shortens(old: SingleValue | None, new: SingleValue) -> bool:
 def _statement(seq: int, text: str, kind: EntryKind) -> Statement:
     is_rule = kind == "rule" or (kind == "preference" and _LIKES.search(text) is None)
     return Statement(seq, 0, text, "rule" if is_rule else "fact")
+
+
+class EntryIndex:
+    """A full-text index of entries. It only grows: a changed text is another row, and the old one is not found."""
+
+    def __init__(self) -> None:
+        self._index: FullTextIndex | None = None
+        self._rows: list[tuple[str, str]] = []
+        """The id and the text of each row."""
+        self._newest: dict[str, str] = {}
+        """The newest text of each entry in the index."""
+
+    def search(self, words: str, entries: Sequence[MemoryEntry], *, limit: int) -> list[MemoryEntry]:
+        """Return those of the entries that have words of a query, best first."""
+        from foveal.stores.sqlite.full_text import index_in_memory  # loads apsw, which most never need
+
+        index = self._index = self._index or index_in_memory()
+        new = [(entry.id, entry.text) for entry in entries if self._newest.get(entry.id) != entry.text]
+        index.add(0, [(len(self._rows) + place, text) for place, (_, text) in enumerate(new)])
+        self._rows += new
+        self._newest.update(new)
+        known = {(entry.id, entry.text): entry for entry in entries}
+        # Rows that do not count any more take places among the hits.
+        hits = index.search(0, words, limit + len(self._rows) - len(known)) if limit > 0 else []
+        found = (known.get(self._rows[hit.seq]) for hit in hits)
+        return [entry for entry in found if entry is not None][:limit]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foveal.core.reduction.cut_points import PartCounter, SeamCounter, counter_for_parts
 from foveal.core.tokens import Estimate
-from foveal.core.tokens.counted_text import PartCounter, SeamCounter, counter_for_parts
 from foveal.core.tokens.counter import Exact, adds_up
 from support.effort import examples
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from foveal import Memory
-from foveal.config.memory_file import MemoryFile, project_memory_file, user_memory_file
+from foveal.config.local_memories import MemoryFile, project_memory_file, user_memory_file
 from foveal.config.project import Trust
 from foveal.core.tokens.counter import Estimate
 from foveal.memory.fold import fold_memory

@@ -1,11 +1,18 @@
-"""The copy as a whole, and its sources and targets: a data folder, a store file, a PostgreSQL database.
+"""Copy of a server's data between a folder, a store file and a PostgreSQL database.
 
 1. A source is opened read-only and is never changed, not even migrated.
-2. A target is created if it does not exist.
-3. A folder or store file that a server or chat uses is refused: the copy holds all of its session locks. A database
+2. A target is created if it does not exist. It keeps what it has: a session or row that exists there with other
+   content is an error, and is left as it is.
+3. Everything is read back from the target and compared: events by their encoded bytes, rows column by column.
+4. A copy that was interrupted is run again: it compares what is there, and continues after it.
+5. A folder or store file that a server or chat uses is refused: the copy holds all of its session locks. A database
    is refused while a process holds a lease, runs jobs or is connected, at the beginning of the copy and at its end.
-4. The order is: tokens, the sessions of each tenant, then the other tables. Rows of the tables that are already in
+6. The order is: tokens, the sessions of each tenant, then the other tables. Rows of the tables that are already in
    the target are compared before the first session is copied, which takes long.
+
+Copied: all sessions with titles, times, erasures and checkpoints, and the service's tables. Left out: the search
+index, which the first search of a session builds again, and the job engine's own state: open jobs are handed to the
+engine again.
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from foveal.errors import BadSetting, StoreUnusable
-from foveal.server.copying.checked_copy import (
+from foveal.server.checked_copy import (
     OTHER_TABLES,
     TOKENS_TABLE,
     CopiedStore,
@@ -33,8 +40,8 @@ from foveal.server.copying.checked_copy import (
     copy_sessions,
     copy_table,
 )
-from foveal.server.databases import SqliteDatabase
 from foveal.server.databases.postgres_database import SERVICE_MIGRATIONS, PostgresDatabase
+from foveal.server.databases.sqlite_database import SqliteDatabase
 from foveal.server.storage import DataFolder
 from foveal.stores import SqliteStore, check_tenant_name, is_postgres_url, other_url_error, require_postgres
 from foveal.stores.postgres.connection import PostgresPool, SqlStatement, describe_url
