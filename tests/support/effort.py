@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import process_time
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import pytest
 from hypothesis import settings
 
 T = TypeVar("T")
@@ -46,6 +47,19 @@ def some_cases(cases: Iterable[T], *, every: int = 1) -> list[T]:
     if os.environ.get("FOVEAL_SOAK"):
         return list(cases)
     return list(cases)[:: every * QUICK_STRIDE if os.environ.get("FOVEAL_QUICK") else every]
+
+
+def rest_in_soak(cases: Iterable[Any], *, kept: int = 1) -> list[Any]:
+    """Return the cases of a table for `pytest.mark.parametrize`. Those after the first `kept` ones are variations,
+    which only `make soak` tries."""
+    given = list(cases)
+    return [
+        *given[:kept],
+        *(
+            pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.soak)
+            for case in given[kept:]
+        ),
+    ]
 
 
 @contextmanager
