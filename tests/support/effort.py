@@ -49,16 +49,14 @@ def some_cases(cases: Iterable[T], *, every: int = 1) -> list[T]:
     return list(cases)[:: every * QUICK_STRIDE if os.environ.get("FOVEAL_QUICK") else every]
 
 
-def rest_in_soak(cases: Iterable[Any], *, kept: int = 1) -> list[Any]:
-    """Return the cases of a table for `pytest.mark.parametrize`. Those after the first `kept` ones are variations,
-    which only `make soak` tries."""
-    given = list(cases)
+def rest_in_soak(cases: Iterable[Any], *, kept: int = 1, every: int = 0) -> list[Any]:
+    """Return the cases of a table for `pytest.mark.parametrize`. Only `make soak` tries those that are variations:
+    all after the first `kept` ones, or all but each `every`-th one."""
     return [
-        *given[:kept],
-        *(
-            pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.soak)
-            for case in given[kept:]
-        ),
+        case
+        if (at % every == 0 if every else at < kept)
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.soak)
+        for at, case in enumerate(cases)
     ]
 
 
