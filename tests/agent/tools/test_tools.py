@@ -599,12 +599,12 @@ def test_a_search_skips_ignored_files_and_runs_no_repository_code(box: Toolbox, 
 @pytest.mark.long
 def test_an_endless_pattern_is_stopped_and_earlier_matches_are_shown(folder: Path) -> None:
     write_files(folder, a="aab\n", b="a" * 40 + "!\n")
-    box = Toolbox([search_tool(Workspace(folder), timeout_s=2)])
+    box = Toolbox([search_tool(Workspace(folder), timeout_s=1)])
     began = time.monotonic()
     output = call(box, "search", pattern="^(a+)+b?$|^aab")
     assert time.monotonic() - began < 30
     assert output.error
-    assert text_of(output.content).startswith("a:1: aab\n[foveal: stopped after 2 seconds")
+    assert text_of(output.content).startswith("a:1: aab\n[foveal: stopped after 1 seconds")
 
 
 def test_a_search_stops_at_a_thousand_lines(box: Toolbox, folder: Path) -> None:
