@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import certifi
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
@@ -36,7 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["FOVEAL_QUICK"] = "1"
         settings.load_profile("quick")
     if not os.environ.get("FOVEAL_SOAK"):
-        os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "data" / "one_certificate.pem")
+        authorities = str(Path(__file__).parent / "data" / "one_certificate.pem")
+        os.environ["SSL_CERT_FILE"] = authorities
+        certifi.where = lambda: authorities  # for clients that do not read the environment
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -54,6 +54,7 @@ from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from foveal.transcripts import read, write_events
 from support import warm_start
+from support.effort import rest_in_soak
 from support.histories import session as history
 from support.legality import check_anthropic, check_chat, check_gemini, check_responses
 from support.made_secrets import made
@@ -868,7 +869,9 @@ def test_a_mask_of_a_missing_part_causes_no_traceback(store: Path) -> None:
 # ── pipes ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("command", ["log", "show", "show --json", "export", "export --to openai"])
+@pytest.mark.parametrize(
+    "command", rest_in_soak(["show --json", "export --to openai", "log", "show", "export"], kept=2)
+)
 def test_a_reader_that_closes_the_pipe_is_no_error(store: Path, command: str) -> None:
     store_session(store, "demo", [UserSaid(content=f"message {nr} " + "words " * 50) for nr in range(1_000)])
     shell = f"'{sys.executable}' -m foveal.cli {command} demo | head -1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 from foveal.config import load
 from foveal.config.sources import CONFIG_FILE_NAME
 from foveal.user_paths import config_folder
+from support import warm_start
 from support.serve_process import DEADLINE, Server, serving
 from support.upstream import Piece, RawUpstream, ReceivedRequest, stream_head
 
@@ -150,9 +150,10 @@ def test_a_file_that_is_gone_leaves_the_settings_as_they_are(reloading: Reloadin
 
 def test_the_audit_trail_names_what_a_reload_has_changed(reloading: Reloading) -> None:
     def recorded() -> list[str]:
-        command = [sys.executable, "-m", "foveal.cli", "admin", "audit", "--action", "config"]
+        command = ["-m", "foveal.cli", "admin", "audit", "--action", "config"]
         command += ["--format", "jsonl", "--folder", str(reloading.server.folder)]
-        done = subprocess.run(command, capture_output=True, check=True)
+        done = warm_start.run(command)
+        assert done.returncode == 0, done.stderr
         return [json.loads(line)["object"] for line in done.stdout.splitlines()]
 
     before = len(recorded())

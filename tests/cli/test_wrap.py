@@ -23,6 +23,7 @@ from foveal.cli.__main__ import main
 from foveal.cli.wrap.coding_agents import AGENTS, WrappedServer
 from support.agent_upstream import AgentUpstream
 from support.coding_clients import AIDER, OPENCODE
+from support.effort import rest_in_soak
 from support.npm_clients import (
     CLAUDE_CODE,
     CODEX,
@@ -209,10 +210,9 @@ def script_agent(home: Path, text: str, *, name: str = "claude") -> dict[str, st
     return environment(home, str(program.parent), **KEYS)
 
 
-@pytest.mark.long
-def test_the_exit_code_and_the_arguments_are_those_of_the_agent(home: Path) -> None:
+def test_the_exit_code_and_the_arguments_are_those_of_the_agent(home: Path, server: Server) -> None:
     environ = script_agent(home, 'for word in "$@"; do echo "<$word>"; done; exit 7')
-    command = foveal_command("wrap", "claude", "--", "-p", "a b", "--", "--save")
+    command = foveal_command("wrap", "claude", "--url", server.url, "--", "-p", "a b", "--", "--save")
     done = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.splitlines()[-4:]) == (7, ["<-p>", "<a b>", "<-->", "<--save>"])
 
@@ -234,7 +234,7 @@ def test_the_server_ends_with_the_command_that_has_started_it(home: Path, sent: 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("sent", rest_in_soak([signal.SIGTERM, signal.SIGHUP, signal.SIGINT]))
 def test_a_signal_while_the_server_starts_ends_both_at_once(home: Path, sent: signal.Signals) -> None:
     environ = script_agent(home, "echo started")
     with subprocess.Popen(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from foveal.cli.wrap.settings_file import SettingsFile
 from foveal.errors import FovealError
+from support.effort import examples
 
 URL = {("env", "ANTHROPIC_BASE_URL"): '"http://127.0.0.1:8790"', ("env", "DISABLE_AUTO_COMPACT"): '"1"'}
 OTHER_URL = {**URL, ("env", "ANTHROPIC_BASE_URL"): '"http://127.0.0.1:9999"'}
@@ -188,11 +189,10 @@ def test_a_file_that_changes_before_the_write_is_left_alone(tmp_path: Path) -> N
 
 
 KILLED = """
-import os, sys
+import ast, os, sys
 from pathlib import Path
-home, at = Path(sys.argv[1]), int(sys.argv[2])
-sys.path.insert(0, sys.argv[3])
-tests = __import__("test_wrapped_settings")
+from foveal.cli.wrap.settings_file import SettingsFile
+home, at, wanted = Path(sys.argv[1]), int(sys.argv[2]), ast.literal_eval(sys.argv[3])
 calls, replace = 0, os.replace
 def killed(*names):
     global calls
@@ -203,7 +203,8 @@ def killed(*names):
     if calls == at - 1 and at % 2:
         os._exit(9)
 os.replace = killed
-tests.save(home, tests.OTHER_URL)
+file = SettingsFile(home / ".claude/settings.json", home / "records", "claude")
+file.write(file.planned(wanted))
 """
 
 
@@ -216,7 +217,7 @@ def test_a_process_that_is_killed_leaves_a_file_that_can_be_restored(
     if is_wrapped:
         save(tmp_path)
     before = path.read_bytes()
-    arguments = [sys.executable, "-c", KILLED, str(tmp_path), str(at), str(Path(__file__).parent)]
+    arguments = [sys.executable, "-c", KILLED, str(tmp_path), str(at), repr(OTHER_URL)]
     assert subprocess.run(arguments, timeout=60, check=False).returncode == 9
     assert (path.read_bytes() == before) == (at < 3)
     for file in SettingsFile.changed(tmp_path / "records", "claude"):
@@ -227,7 +228,7 @@ def test_a_process_that_is_killed_leaves_a_file_that_can_be_restored(
 users = st.dictionaries(st.sampled_from(["model", "env", "hooks", "a"]), st.just({"A": "1"}) | st.just({}))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], parent=examples(50))
 @given(users, users, st.sampled_from([None, 2]))
 def test_any_later_content_of_the_user_stays(
     tmp_path: Path, before: dict[str, object], later: dict[str, object], indent: int | None

@@ -1,6 +1,8 @@
 """The site: it builds without a warning, is complete, and works in Chromium without asking another host.
 
-The site is built once, in a copy of the sources, and shared by the processes of a test run.
+The site is built once, in a copy of the sources, and shared by the processes of a test run. `make soak` builds all
+of it, which takes 20 seconds, and allows no warning; `make test` builds some pages. What the other tests of this
+folder check of the sources holds for all pages: links, headings, names of the reference.
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ from support.paths import ROOT
 
 ZENSICAL: Final = shutil.which("zensical", path=f"{ROOT / '.venv/bin'}{os.pathsep}{os.environ['PATH']}")
 ESCAPES: Final = re.compile(r"\x1b\[[\d;]*m")
+SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 PHONE, DESKTOP_SIZE = (390, 844), (1280, 900)
-DESKTOP_PAGES: Final = ("index", "inspector", "reference/config", "terminal/chat", "how-it-works/design")
+BUILT_PAGES: Final = ("index", "reference/config", "terminal/chat", "how-it-works/design")
+"""The pages that `make test` builds: with tables, pictures and drawings."""
+DESKTOP_PAGES: Final = ("index", "reference/config", *(("inspector", *BUILT_PAGES[2:]) if SOAK else ()))
 WIDE_ELEMENTS: Final = """() => {
     const width = document.documentElement.clientWidth, found = [];
     if (document.documentElement.scrollWidth > width) found.push("the page");
@@ -67,18 +72,28 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(folder: Path) -> None:
     """Build the site in a folder, beside a file with what the program has printed."""
-    shutil.copytree(DOCS, folder / "docs")
+    shutil.copytree(DOCS, folder / "docs", ignore=None if SOAK else _other_pages)
     shutil.copyfile(ROOT / "zensical.toml", folder / "zensical.toml")
     (folder / "src").symlink_to(ROOT / "src")
     done = subprocess.run(
-        [str(ZENSICAL), "build", "--strict"],
+        [str(ZENSICAL), "build", *(["--strict"] if SOAK else [])],
         cwd=folder, capture_output=True, encoding="utf-8", check=False,
     )  # fmt: skip
     text = ESCAPES.sub("", f"exit code {done.returncode}\n{done.stdout}{done.stderr}")
     (folder / "printed").write_text(text, encoding="utf-8")
 
 
-@pytest.mark.long
+def _other_pages(folder: str, names: list[str]) -> list[str]:
+    """Return the names of the pages of a folder that are not built."""
+    pages = {
+        name: (Path(folder) / name).relative_to(DOCS).with_suffix("")
+        for name in names
+        if name.endswith(".md")
+    }
+    return [name for name, page in pages.items() if page.as_posix() not in BUILT_PAGES]
+
+
+@pytest.mark.soak
 def test_the_site_is_built_without_a_warning(site: Path) -> None:
     printed = (site.parent / "printed").read_text(encoding="utf-8")
     assert printed.startswith("exit code 0\n"), printed
@@ -203,12 +218,11 @@ def browsing(browser: Chromium, site: Path, **settings: Any) -> Iterator[tuple[W
 
 @pytest.mark.long
 def test_a_page_fits_a_phone(chromium: Chromium, site: Path) -> None:
-    """`make soak` visits every page."""
     with browsing(chromium, site, size=PHONE, reduced_motion="reduce") as (watched, address):
 
         def visit() -> dict[str, list[str]]:
             wide = {}
-            for path in html_pages(site)[:: 1 if os.environ.get("FOVEAL_SOAK") else 8]:
+            for path in html_pages(site):
                 name = str(path.relative_to(site))
                 watched.page.goto(f"{address}/{name}")
                 wide[name] = watched.page.evaluate(WIDE_ELEMENTS)
@@ -252,6 +266,7 @@ ANSWERED_BY: Final = {
 MAX_RANK: Final = 5
 
 
+@pytest.mark.soak
 def test_the_search_finds_what_readers_ask_for(chromium: Chromium, site: Path) -> None:
     with browsing(chromium, site, size=DESKTOP_SIZE) as (watched, address):
         page = watched.page

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT, SIGKILL
+from subprocess import DEVNULL, PIPE
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
+from support import warm_start
 from support.doc_pages import code_blocks, page_text
 from support.paths import ROOT
 from support.provider_stand_in import Answer, StandIn, Trouble
@@ -68,13 +68,7 @@ def running(chats: Path, provider: StandIn, *, end: int = SIGINT) -> Iterator[st
         "MODEL": "gpt-4",  # with a small window
     }
     command = ["-m", "uvicorn", "app:app", "--app-dir", str(ROOT / "examples/web_app"), "--port", "0"]
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        env=environment,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
+    process = warm_start.start(command, env=environment, stderr=PIPE, stdout=DEVNULL, encoding="utf-8")
     assert process.stderr is not None
     printed: list[str] = []
     try:

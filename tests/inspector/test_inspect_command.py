@@ -6,18 +6,19 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import httpx
 import pytest
 
 from foveal.cli.__main__ import main
 from foveal.core.log.events import ModelSaid, UserSaid
+from support import warm_start
 from support.inspected_server import write_session
+from support.warm_start import WarmProcess
 
 
 @pytest.fixture
@@ -28,11 +29,12 @@ def store(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def inspecting(*arguments: str, **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def inspecting(*arguments: str, **environment: str) -> Iterator[tuple[str, WarmProcess]]:
     """The command in a process of its own, with the line that it prints first."""
-    command = [sys.executable, "-m", "foveal.cli", "inspect", *arguments]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    command = ["-m", "foveal.cli", "inspect", *arguments]
+    env = {**os.environ, **environment}
+    with warm_start.start(
+        command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, encoding="utf-8", env=env
     ) as process:
         assert process.stdout is not None
         try:

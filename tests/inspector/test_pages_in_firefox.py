@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from support.coding_agent import AGENT_WINDOW, record_shop
 from support.firefox import FirefoxPage, firefox_page
 from support.inspected_server import InspectedServer
@@ -14,6 +16,7 @@ NO_SIDEWAYS_SCROLL = "document.documentElement.scrollWidth <= document.documentE
 OPEN_NOTE = "document.querySelector('.happened .term-note:popover-open')?.textContent ?? ''"
 
 
+@pytest.mark.soak
 def test_the_pages_work_in_firefox(tmp_path: Path) -> None:
     path, profile = tmp_path / "sessions.db", tmp_path / "profile"
     profile.mkdir()

@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from foveal.inspector.timeline.sent_request import InspectedRequest, curl_comman
 from foveal.providers.openai_responses import with_item_type
 from foveal.providers.selection import provider
 from foveal.stores import MemoryStore
+from support.effort import rest_in_soak
 from support.histories import (
     DIALECTS,
     ESTIMATE,
@@ -105,9 +107,9 @@ def play(ctx: Context, dialect: Dialect, seed: int, **beside: Any) -> list[tuple
 
 
 @pytest.mark.filterwarnings("ignore::foveal.errors.HistoryDiverged")
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("window", [1_500, 4_000])
+@pytest.mark.parametrize(
+    ("window", "seed", "dialect"), rest_in_soak(product([1_500, 4_000], range(6), DIALECTS), every=7)
+)
 def test_every_request_of_a_context_is_rebuilt(dialect: Dialect, seed: int, window: int) -> None:
     ctx = context(window, POLICIES[seed % 4])
     beside: dict[str, Any] = {"tools": TOOLS[dialect]}
@@ -167,7 +169,7 @@ async def session_of(policy: Any = "economy", **how: Any) -> Session:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
+@pytest.mark.parametrize("policy", rest_in_soak(["economy", "rolling", "recent"]))
 def test_every_request_of_a_session_is_rebuilt_in_every_dialect(policy: str) -> None:
     asyncio.run(check_session(policy))
 
@@ -389,7 +391,8 @@ async def long_result(given: Mapping[str, Any]) -> ToolOutput:
 
 
 @pytest.mark.parametrize(
-    ("service", "field"), [("anthropic", "messages"), ("openai", "messages"), ("responses", "input")]
+    ("service", "field"),
+    rest_in_soak([("anthropic", "messages"), ("openai", "messages"), ("responses", "input")]),
 )
 def test_the_provider_gets_what_the_inspector_shows_of_the_agent_s_session(service: str, field: str) -> None:
     async def run() -> tuple[list[Event], list[Json]]:

@@ -23,6 +23,7 @@ from foveal.inspector.timeline.timeline import Timeline
 from foveal.recall.archive.listing import given_sources
 from foveal.sessions import Session
 from foveal.stores import MemoryStore, open_store
+from support.effort import rest_in_soak
 
 MODELS = ("gpt-5", "anthropic/claude-sonnet-4-5", "gpt-4.1-mini")
 PRESETS = ("economy", "rolling", "sliding-summary", "handoff", "recent")
@@ -100,7 +101,7 @@ def shown(timeline: Timeline) -> dict[str, tuple[str, str]]:
     }
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", rest_in_soak(range(16), kept=5))
 def test_the_figures_are_those_of_the_report(seed: int) -> None:
     talk = Talk(seed)
     for _ in range(25):

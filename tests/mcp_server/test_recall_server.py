@@ -308,15 +308,16 @@ def test_the_token_can_be_given(tmp_path: Path) -> None:
 def with_memory(home: Path, scene: Scene, *arguments: str, environ: Mapping[str, str] | None = None) -> Any:
     """Run a scene against `foveal mcp` with the user's own store below a home folder."""
 
-    async def run() -> Any:
+    async def run(*words: str) -> Any:
         env = {**environment(home), "FOVEAL_STORE": str(home / "chats.db"), **(environ or {})}
         parameters = StdioServerParameters(
-            command=COMMAND[0], args=[*COMMAND[1:], *arguments], env=env, cwd=str(home)
+            command=words[0], args=[*words[1:], "mcp", *arguments], env=env, cwd=str(home)
         )
         async with Client(stdio_client(parameters)) as client:
             return await scene(client)
 
-    return asyncio.run(run())
+    with warm_commands() as address:
+        return asyncio.run(run(*shlex.split(warm_command(address, "foveal.cli"))))
 
 
 async def remembered(home: Path, *texts: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import subprocess
@@ -225,11 +226,11 @@ def value_of(column: str, number: int) -> Any:
     return f"{column} {number} \\ \0 'é'"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The data folder of a server with two tenants."""
-    path = tmp_path / "from"
-    (path / "tenants").mkdir(parents=True)
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of a server with two tenants, of which each test gets a copy."""
+    path = tmp_path_factory.mktemp("filled")
+    (path / "tenants").mkdir()
 
     async def fill() -> None:
         for tenant in ("default", "other"):
@@ -241,6 +242,11 @@ def folder(tmp_path: Path) -> Path:
 
     asyncio.run(fill())
     return path
+
+
+@pytest.fixture
+def folder(filled: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(filled, tmp_path / "from"))
 
 
 # ── There and back ───────────────────────────────────────────────────────────────────────────────────────
@@ -288,7 +294,7 @@ _sessions = st.dictionaries(
 _numbers = st.lists(st.integers(0, 250), max_size=6, unique=True)
 
 
-@settings(max_examples=6, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=12 if os.environ.get("FOVEAL_SOAK") else 3, phases=[Phase.explicit, Phase.generate])
 @given(sessions=_sessions, numbers=_numbers)
 def test_any_content_comes_back_equal(sessions: dict[str, Any], numbers: list[int]) -> None:
     url = fresh_database()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from foveal.cli import server_commands
 from foveal.server import CODE_ALPHABET, MAX_WRONG_CODES, PairedUser, Pairing
 from foveal.server.pairing import CODE_CHARS, CODE_TTL_S, WRONG_CODE_WINDOW_S
+from support import warm_start
 from support.paths import TESTS
 from support.service_databases import open_database
 
@@ -161,18 +161,22 @@ asyncio.run(claim())
 """
 
 
-def test_a_code_from_one_process_is_claimed_in_another_and_only_once(place: Path | str) -> None:
+def test_a_code_from_one_process_is_claimed_in_another_and_only_once(
+    place: Path | str, tmp_path: Path
+) -> None:
     async def offered() -> str:
         async with pairing(place) as codes:
             return await codes.create_code("discord", now=NOW)
 
     code = asyncio.run(offered())
+    program = tmp_path / "claim.py"
+    program.write_text(CLAIM)
     claims = [
-        subprocess.Popen(
-            [sys.executable, "-c", CLAIM, str(place), code, str(user), str(NOW)],
+        warm_start.start(
+            [program, place, code, user, NOW],
             env=os.environ | {"PYTHONPATH": str(TESTS)},
-            stdout=subprocess.PIPE,
-            text=True,
+            stdout=PIPE,
+            encoding="utf-8",
         )
         for user in (7, 8)
     ]

@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import process_time
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import pytest
 from hypothesis import settings
 
 T = TypeVar("T")
@@ -46,6 +47,17 @@ def some_cases(cases: Iterable[T], *, every: int = 1) -> list[T]:
     if os.environ.get("FOVEAL_SOAK"):
         return list(cases)
     return list(cases)[:: every * QUICK_STRIDE if os.environ.get("FOVEAL_QUICK") else every]
+
+
+def rest_in_soak(cases: Iterable[Any], *, kept: int = 1, every: int = 0) -> list[Any]:
+    """Return the cases of a table for `pytest.mark.parametrize`. Only `make soak` tries those that are variations:
+    all after the first `kept` ones, or all but each `every`-th one."""
+    return [
+        case
+        if (at % every == 0 if every else at < kept)
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.soak)
+        for at, case in enumerate(cases)
+    ]
 
 
 @contextmanager

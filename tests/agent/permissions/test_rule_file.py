@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
+from subprocess import DEVNULL
 
 import pytest
 from msgspec.structs import replace
 
 from foveal.agent.permissions.command_rules import RULE_LIFETIME_S, CommandRule, RuleFile
+from support import warm_start
 
 RULE = CommandRule(words=("git", "status"), is_prefix=True, project="/p", program="/usr/bin/git")
 
@@ -73,14 +73,18 @@ def test_two_processes_lose_no_rule(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
+from subprocess import DEVNULL
 from foveal.agent.permissions.command_rules import CommandRule
 from foveal.agent.permissions.command_rules import RuleFile
 file, project = RuleFile(Path(sys.argv[1])), sys.argv[2]
 for number in range(15):
     file.add(CommandRule(words=("ls", str(number)), is_prefix=True, project=project, program="/bin/ls"))
 """
-    path = tmp_path / "permissions.json"
-    workers = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in ("/a", "/b")]
+    program, folder = tmp_path / "program.py", tmp_path / "rules"
+    program.write_text(code)
+    folder.mkdir()
+    path = folder / "permissions.json"
+    workers = [warm_start.start([program, path, name], stdin=DEVNULL) for name in ("/a", "/b")]
     assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
     assert len(RuleFile(path).rules()) == 30
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["permissions.json", "permissions.json.lock"]
+    assert sorted(each.name for each in folder.iterdir()) == ["permissions.json", "permissions.json.lock"]

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from foveal.agent.permissions.sandbox import Sandbox, find_sandbox
 from foveal.agent.tool import ToolInterrupted
 from foveal.agent.tools import Toolbox, Workspace, shell_tool
 from foveal.core.log import text_of
+from support.effort import rest_in_soak
 from support.sandbox_here import needs_sandbox, shared_folder
 
 pytestmark = needs_sandbox
@@ -105,9 +107,14 @@ def test_nothing_outside_of_the_workspace_changes(machine: Machine, command: str
     assert not (machine.home / "new-file").exists()
 
 
-@pytest.mark.parametrize("reads_only", [False, True])
 @pytest.mark.parametrize(
-    "folder", ["/tmp/.cache", "$XDG_CACHE_HOME", "~/.cache", "/var/tmp", "/tmp", "$TMPDIR/tmp"]
+    ("folder", "reads_only"),
+    rest_in_soak(
+        product(
+            ["/tmp/.cache", "$XDG_CACHE_HOME", "~/.cache", "/var/tmp", "/tmp", "$TMPDIR/tmp"], [False, True]
+        ),
+        every=3,
+    ),
 )
 def test_a_link_in_a_private_folder_leads_no_later_command_out(
     machine: Machine, folder: str, reads_only: bool
@@ -434,20 +441,28 @@ def test_a_protected_link_that_a_command_replaces_is_made_again(machine: Machine
 # ── Repositories ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def repository(machine: Machine) -> Machine:
-    """The workspace as a repository with one commit, a hook, and a `.gitattributes` that names a filter."""
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(machine.workspace)]
-    subprocess.run(["git", "init", "-q", "-b", "main", str(machine.workspace)], check=True)
-    (machine.workspace / "a.txt").write_text("one\n")
-    (machine.workspace / ".gitattributes").write_text("*.txt filter=odd diff=odd\n")
+@pytest.fixture(scope="module")
+def made_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with one commit, a hook, and a `.gitattributes` that names a filter. Each test gets a copy."""
+    folder = tmp_path_factory.mktemp("repository")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder)]
+    subprocess.run(["git", "init", "-q", "-b", "main", str(folder)], check=True)
+    (folder / "a.txt").write_text("one\n")
+    (folder / ".gitattributes").write_text("*.txt filter=odd diff=odd\n")
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-q", "-m", "first"], check=True)
     subprocess.run([*git, "branch", "old"], check=True)
-    hook = machine.workspace / ".git/hooks/pre-commit"
+    hook = folder / ".git/hooks/pre-commit"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\ntouch hook-ran\nexit 1\n")
     hook.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def repository(machine: Machine, made_repository: Path) -> Machine:
+    """The workspace as a repository."""
+    shutil.copytree(made_repository, machine.workspace, symlinks=True, dirs_exist_ok=True)
     return machine
 
 
@@ -455,17 +470,20 @@ def configure(machine: Machine, key: str, value: str) -> None:
     subprocess.run(["git", "-C", str(machine.workspace), "config", key, value], check=True)
 
 
-@pytest.fixture
-def branches(repository: Machine) -> Machine:
-    """Branches `other`, which changes protected files and others, and `plain`, which changes no protected one."""
+@pytest.fixture(scope="module")
+def made_branches(made_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository with branches `other`, which changes protected files and others, and `plain`, which changes no
+    protected one."""
+    folder = tmp_path_factory.mktemp("branches") / "repository"
+    shutil.copytree(made_repository, folder, symlinks=True)
 
     def git(*words: str) -> None:
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.hooksPath=/dev/null"]
-        subprocess.run([*command, *words], cwd=repository.workspace, check=True, capture_output=True)
+        subprocess.run([*command, *words], cwd=folder, check=True, capture_output=True)
 
     def write(**files: str) -> None:
         for name, text in files.items():
-            place = repository.workspace / names[name]
+            place = folder / names[name]
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text)
         git("add", "-A")
@@ -483,7 +501,14 @@ def branches(repository: Machine) -> Machine:
     git("checkout", "-q", "main")
     write(rules="stashed", b="stashed")
     git("stash")
-    return repository
+    return folder
+
+
+@pytest.fixture
+def branches(machine: Machine, made_branches: Path) -> Machine:
+    """The workspace as the repository with branches."""
+    shutil.copytree(made_branches, machine.workspace, symlinks=True, dirs_exist_ok=True)
+    return machine
 
 
 @pytest.mark.parametrize(
@@ -530,16 +555,19 @@ def test_a_switch_that_changes_protected_files_is_refused_before_anything_moves(
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "git checkout plain",
-        "git switch plain",
-        "git checkout other -- b.txt",
-        "git checkout other b.txt",
-        "git restore --source=other b.txt",
-        "git merge plain",
-        "git cherry-pick plain",
-        "git checkout -b other2",
-    ],
+    rest_in_soak(
+        [
+            "git checkout plain",
+            "git switch plain",
+            "git checkout other -- b.txt",
+            "git checkout other b.txt",
+            "git restore --source=other b.txt",
+            "git merge plain",
+            "git cherry-pick plain",
+            "git checkout -b other2",
+        ],
+        kept=4,
+    ),
 )
 def test_a_switch_that_changes_no_protected_file_works(branches: Machine, command: str) -> None:
     configure(branches, "user.name", "a")

@@ -10,7 +10,7 @@ import sys
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import foveal
@@ -39,6 +39,7 @@ from foveal.core.log.events import UNREADABLE, ForeignSummary, raw
 from foveal.core.models.budget import apportion
 from foveal.errors import FovealError
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.effort import examples
 from support.markdown_answers import Answer, answers
 from support.paths import ROOT
 from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB
@@ -1364,7 +1365,7 @@ def test_drawn_markdown_keeps_all_text_and_no_control_characters() -> None:
 
 
 @given(answer=answers(has_images=True), width=st.sampled_from([30, 40, 80, 200]))
-@settings(max_examples=60)
+@examples(60)
 def test_drawn_markdown_loses_no_word(answer: Answer, width: int) -> None:
     drawn = MarkdownPainter(Theme(codes={})).draw(answer.markdown, width=width)
     shown = re.sub(

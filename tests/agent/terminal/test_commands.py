@@ -37,7 +37,7 @@ def test_foveal_alone_starts_the_chat(project: ChatProject) -> None:
 def test_foveal_alone_reads_messages_from_a_pipe(project: ChatProject) -> None:
     done = foveal(project, input="hi\n")
     assert (done.returncode, done.stdout) == (0, "Hello **you**.\n")
-    done = foveal(project, "--continue", input="again\n")
+    done = project.run_piped("--continue", input="again\n")
     assert (done.returncode, done.stdout) == (0, "Hello **you**.\n")
 
 

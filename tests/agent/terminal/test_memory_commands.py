@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
+from foveal import Memory
 from foveal.agent.terminal.user_input import Completions
 from foveal.core.log.events import Equipped
+from foveal.stores import open_store
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE
 
@@ -159,8 +162,12 @@ def test_the_tool_for_files_is_offered_on_request(project: ChatProject) -> None:
 
 
 def test_the_budget_is_that_of_the_settings(project: ChatProject) -> None:
-    for number in range(40):
-        assert project.run_piped("memory", "add", f"Server {number} is in rack {number * 7}.").returncode == 0
+    async def fill() -> None:
+        async with open_store(project.store) as store:
+            for number in range(40):
+                await Memory("user", store=store).remember(f"Server {number} is in rack {number * 7}.")
+
+    asyncio.run(fill())
     run(project, "hi", "s", "--set", "memory.budget=200")
     assert "more entries: recall_search finds them" in shown_memory(project, "s")
     run(project, "hi", "wide", "--set", "memory.budget=4000")

@@ -12,6 +12,7 @@ import pytest
 from foveal.agent.terminal.output.panels import PickMenu, SwitchMenu
 from foveal.agent.terminal.output.styled_text import cell_width, plain_text, row
 from foveal.agent.terminal.user_interface import MenuItem
+from support.effort import rest_in_soak
 from support.terminal import CTRL_C, ENTER, ESCAPE, TAB, Terminal
 
 SIZES: Final = ((60, 20), (80, 24), (120, 40))
@@ -54,7 +55,7 @@ def items(count: int, *, title: str = "item") -> list[MenuItem]:
     return [MenuItem(f"k{number}", f"{title} {number}", f"detail {number}") for number in range(count)]
 
 
-@pytest.mark.parametrize(("columns", "rows"), SIZES)
+@pytest.mark.parametrize(("columns", "rows"), rest_in_soak(SIZES))
 def test_an_item_is_searched_and_picked(tmp_path: Path, columns: int, rows: int) -> None:
     with terminal(tmp_path, "pick", columns, rows) as shown:
         shown.see("session number 0")
@@ -81,7 +82,7 @@ def test_esc_and_ctrl_c_pick_nothing_and_tab_shows_the_body(tmp_path: Path) -> N
         shown.see("result: None")
 
 
-@pytest.mark.parametrize(("columns", "rows"), SIZES)
+@pytest.mark.parametrize(("columns", "rows"), rest_in_soak(SIZES))
 def test_switches_are_off_until_they_are_switched_on(tmp_path: Path, columns: int, rows: int) -> None:
     with terminal(tmp_path, "many", columns, rows) as shown:
         shown.see("(0 on)")

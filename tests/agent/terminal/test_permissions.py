@@ -18,6 +18,7 @@ from foveal.agent.terminal.tool_approval import approval_question
 from foveal.agent.tools.mcp import describe_mcp_call, preview_mcp_call
 from foveal.core.log import ToolReturned, text_of
 from support.chat_project import ChatProject
+from support.effort import rest_in_soak
 from support.paths import ROOT
 from support.terminal import Terminal
 
@@ -164,7 +165,7 @@ def test_permissions_say_that_a_rule_does_not_count_and_that_plan_mode_is_on(pro
     assert "plan mode is on: nothing is changed until you agree to the plan" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["/new", "/clear", "/fork", "/resume other"])
+@pytest.mark.parametrize("command", rest_in_soak(["/new", "/resume other", "/clear", "/fork"], kept=2))
 def test_rules_of_a_session_end_with_it(project: ChatProject, command: str) -> None:
     project.script(run("touch a"), "One.", run("touch a"), "Two.")
     project.run_piped("chat", "--session", "other", input="hello\n")

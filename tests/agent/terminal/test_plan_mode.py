@@ -6,6 +6,7 @@ import pytest
 
 from foveal.core.log import Noted, ToolReturned, text_of
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.effort import rest_in_soak
 from support.sandbox_here import needs_sandbox
 from support.terminal import ENTER
 
@@ -56,8 +57,20 @@ def test_a_no_stays_in_plan_mode_also_in_the_next_chat_of_the_session(project: C
     assert not (project.folder / "b.txt").exists()
 
 
-@pytest.mark.parametrize("is_seen", [False, True])
-@pytest.mark.parametrize("reply", ["smaller steps", "you forgot tests", "no tests?"])
+@pytest.mark.parametrize(
+    ("reply", "is_seen"),
+    rest_in_soak(
+        [
+            ("you forgot tests", False),
+            ("no tests?", True),
+            ("smaller steps", False),
+            ("smaller steps", True),
+            ("you forgot tests", True),
+            ("no tests?", False),
+        ],
+        kept=2,
+    ),
+)
 def test_a_reply_to_the_plan_is_a_message_and_no_consent(
     project: ChatProject, reply: str, *, is_seen: bool
 ) -> None:

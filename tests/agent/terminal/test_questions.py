@@ -23,10 +23,11 @@ from foveal.agent.terminal.output.screen import Screen
 from foveal.agent.terminal.output.styled_text import Span, cell_width, plain_text, row, single_line, text_rows
 from foveal.agent.terminal.user_interface import NO, YES, Choice, MenuItem, Question
 from support.chat_project import ChatProject
+from support.effort import rest_in_soak
 from support.terminal import CTRL_C, ESCAPE, TAB, Terminal
 from support.waiting import DEADLINE_S, until
 
-SIZES: Final = ((60, 20), (80, 24), (120, 40))
+SIZES: Final = rest_in_soak([(60, 20), (80, 24), (120, 40)])
 ALWAYS: Final = Choice("s", "Always `git status`, in this session", lasts=True)
 END, HOME, PAGE_DOWN = "\x1b[F", "\x1b[H", "\x1b[6~"
 
@@ -81,8 +82,13 @@ def unwrapped(terminal: Terminal) -> str:
     return "".join("".join(terminal.lines).replace("┊", "").split())
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 12), (200, 60)])
-@pytest.mark.parametrize("separator", ["\n", "; "])
+@pytest.mark.parametrize(
+    ("separator", "columns", "rows"),
+    rest_in_soak(
+        [("\n", 200, 60), ("; ", 40, 12), ("\n", 80, 24), ("\n", 40, 12), ("; ", 80, 24), ("; ", 200, 60)],
+        kept=2,
+    ),
+)
 def test_head_and_tail_of_a_long_command_are_shown_before_it_is_allowed(
     project: ChatProject, columns: int, rows: int, separator: str
 ) -> None:
@@ -186,7 +192,7 @@ def test_text_typed_before_the_question_is_no_answer(project: ChatProject) -> No
     assert project.user_messages() == ["write it"]
 
 
-@pytest.mark.parametrize("keys_per_second", [2, 5, 12])
+@pytest.mark.parametrize("keys_per_second", rest_in_soak([12, 5, 2]))
 def test_what_a_typist_types_as_the_question_appears_is_text(
     project: ChatProject, keys_per_second: int
 ) -> None:
@@ -210,7 +216,7 @@ def test_what_a_typist_types_as_the_question_appears_is_text(
     assert project.user_messages() == ["write it"]
 
 
-@pytest.mark.parametrize("burst", ["s", "so al", "y", "sy", "\x1b[200~y\x1b[201~"])
+@pytest.mark.parametrize("burst", rest_in_soak(["sy", "\x1b[200~y\x1b[201~", "s", "so al", "y"], kept=2))
 def test_a_burst_of_keys_that_arrives_with_the_question_is_text(project: ChatProject, burst: str) -> None:
     project.script(write_of(2), "Not written.", held_after=0)
     with project.terminal("--session", "s") as terminal:
@@ -572,7 +578,7 @@ def test_any_other_second_key_returns_to_the_question(other: str, text: str) -> 
 
 
 @pytest.mark.parametrize("words", ["so also check", "synchronise"])
-@pytest.mark.parametrize("keys_per_second", [2, 5, 12])
+@pytest.mark.parametrize("keys_per_second", rest_in_soak([12, 5, 2]))
 def test_words_typed_at_a_question_never_grant_what_lasts(words: str, keys_per_second: int) -> None:
     async def steps() -> None:
         async with confirming() as (screen, keyboard, asking):

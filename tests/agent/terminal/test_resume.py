@@ -16,6 +16,7 @@ from foveal.errors import FovealError
 from foveal.recall.archive.stored_sessions import SessionSummary, newest_session_of, session_summaries
 from foveal.stores import open_store
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.effort import rest_in_soak
 from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, Terminal
 
 
@@ -113,7 +114,7 @@ def session_ids(project: ChatProject) -> list[str]:
     return asyncio.run(read())
 
 
-@pytest.mark.parametrize("leave", ["/quit" + ENTER, CTRL_D, CTRL_C + CTRL_C])
+@pytest.mark.parametrize("leave", rest_in_soak([CTRL_D, "/quit" + ENTER, CTRL_C + CTRL_C]))
 def test_leaving_says_how_to_continue_a_session_that_has_messages(project: ChatProject, leave: str) -> None:
     with project.terminal("--session", "my talk") as terminal:
         terminal.see("ctx ")

@@ -11,6 +11,7 @@ import pytest
 
 from foveal.core.log import UserSaid
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.effort import rest_in_soak
 from support.sandbox_here import needs_sandbox
 from support.terminal import CTRL_C, ENTER
 
@@ -228,8 +229,18 @@ def kill_during(project: ChatProject, number: int, *, background: bool) -> None:
 
 
 @needs_sandbox
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("number", "background"),
+    rest_in_soak(
+        [
+            (signal.SIGKILL, False),
+            (signal.SIGHUP, True),
+            (signal.SIGKILL, True),
+            (signal.SIGHUP, False),
+        ],
+        kept=2,
+    ),
+)
 def test_a_killed_chat_loses_no_record(project: ChatProject, number: int, *, background: bool) -> None:
     kill_during(project, number, background=background)
     with project.terminal("--session", "s", columns=120, env=SANDBOX) as terminal:

@@ -14,6 +14,7 @@ import pytest
 from foveal.core.log import ToolReturned, text_of
 from support import warm_start
 from support.chat_project import ChatProject
+from support.effort import rest_in_soak
 from support.paths import ROOT
 from support.sandbox_here import needs_sandbox
 from support.terminal import ENTER
@@ -99,7 +100,7 @@ sys.meta_path.insert(0, Interrupting())
 
 
 @pytest.mark.parametrize(
-    "name", ["foveal.cli", "foveal.agent.terminal.chat_state", "foveal.stores.sqlite.store"]
+    "name", rest_in_soak(["foveal.stores.sqlite.store", "foveal.cli", "foveal.agent.terminal.chat_state"])
 )
 def test_ctrl_c_during_the_start_is_silent(project: ChatProject, name: str) -> None:
     (project.home / "sitecustomize.py").write_text(INTERRUPTION.format(name=name))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import foveal
@@ -42,6 +42,7 @@ from foveal.core.reduction.truncation import UNLIMITED
 from foveal.core.wire import anthropic, openai_chat
 from foveal.errors import BadSetting
 from foveal.stores import MemoryStore
+from support.effort import examples
 
 PNG: Final = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360606060000000050001"
@@ -149,7 +150,7 @@ def test_a_number_may_be_text_and_an_optional_field_null(box: Toolbox, folder: P
 
 
 @pytest.mark.long
-@settings(max_examples=50)
+@examples(50)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -598,12 +599,12 @@ def test_a_search_skips_ignored_files_and_runs_no_repository_code(box: Toolbox, 
 @pytest.mark.long
 def test_an_endless_pattern_is_stopped_and_earlier_matches_are_shown(folder: Path) -> None:
     write_files(folder, a="aab\n", b="a" * 40 + "!\n")
-    box = Toolbox([search_tool(Workspace(folder), timeout_s=2)])
+    box = Toolbox([search_tool(Workspace(folder), timeout_s=1)])
     began = time.monotonic()
     output = call(box, "search", pattern="^(a+)+b?$|^aab")
     assert time.monotonic() - began < 30
     assert output.error
-    assert text_of(output.content).startswith("a:1: aab\n[foveal: stopped after 2 seconds")
+    assert text_of(output.content).startswith("a:1: aab\n[foveal: stopped after 1 seconds")
 
 
 def test_a_search_stops_at_a_thousand_lines(box: Toolbox, folder: Path) -> None:

@@ -46,11 +46,11 @@ def read(number: int, call: int, answer: str | None = None) -> list[dict[str, An
     return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
 
 
-def reading_loop() -> list[list[dict[str, Any]]]:
+def reading_loop(*, reads: int = READS) -> list[list[dict[str, Any]]]:
     """Return the messages of each step of an agent that reads files in circles and sends each only once."""
     return [
         read(call % FILES, call, None if call < FILES else (WASTED, STILL_CURRENT)[call % 2])
-        for call in range(READS)
+        for call in range(reads)
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.chromium import Chromium
+from support.effort import rest_in_soak
 from support.inspected_pages import InspectedPage
 from support.inspected_server import InspectedServer
 
@@ -32,7 +33,7 @@ def violations(page: Any) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", rest_in_soak(["light", "dark"]))
 def test_axe_finds_nothing_on_any_page(
     chromium: Chromium, shop: InspectedServer, tmp_path: Path, theme: str
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from foveal.core.log.events import Call, ModelSaid, ToolReturned, UserSaid
 from foveal.sessions.session import Session
 from foveal.stores import open_store
+from support.effort import rest_in_soak
 from support.inspected_pages import ROWS, InspectedPage
 from support.inspected_server import InspectedServer
 from support.page_layout import CONTRASTS, check_layout
@@ -91,8 +92,10 @@ def test_a_branch_folds_when_it_ends_and_unfolds_by_click_and_key(
     page.locator(ROWS + ".active").get_by_role("button", name="e7", exact=True).wait_for()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1400])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    rest_in_soak([(360, "light"), (1400, "dark"), (360, "dark"), (1400, "light")], kept=2),
+)
 def test_lanes_fit_and_can_be_read(opener: Any, server: InspectedServer, width: int, theme: str) -> None:
     inspected: InspectedPage = opener(server, TITLE, size=(width, 900), color_scheme=theme)
     page = inspected.page

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.effort import rest_in_soak
 from support.inspected_server import InspectedServer
 from support.page_layout import CONTRASTS, check_layout
 from support.waiting import wait_until
@@ -26,8 +27,13 @@ PHONE = 640
 NOT_CUT = "name => [...document.querySelectorAll(name)].every((box) => box.scrollWidth <= box.clientWidth)"
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280, 2560])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    rest_in_soak(
+        [(360, "light"), (1280, "dark"), (360, "dark"), (1280, "light"), (2560, "light"), (2560, "dark")],
+        kept=2,
+    ),
+)
 def test_pages_fit_and_can_be_read(opener: Any, shop: InspectedServer, width: int, theme: str) -> None:
     inspected = opener(shop, TITLE, "#e93", size=(width, 900), color_scheme=theme)
     page = inspected.page

@@ -12,6 +12,7 @@ import pytest
 from foveal import Memory, Session
 from foveal.core.log.events import UserSaid
 from foveal.stores import open_store
+from support.effort import rest_in_soak
 from support.inspected_server import InspectedServer
 from support.page_layout import CONTRASTS, check_layout
 from support.waiting import wait_until
@@ -36,8 +37,10 @@ def server(tmp_path: Path, serve: Callable[..., InspectedServer]) -> InspectedSe
     return serve(tmp_path / "a.db")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    rest_in_soak([(360, "light"), (1280, "dark"), (360, "dark"), (1280, "light")], kept=2),
+)
 def test_the_page_fits_and_can_be_read(opener: Any, server: InspectedServer, width: int, theme: str) -> None:
     page = opener(server, size=(width, 800), color_scheme=theme).page
     page.get_by_role("link", name="Memory").click()

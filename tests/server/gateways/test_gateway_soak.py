@@ -32,7 +32,7 @@ LOG: Final = logging.getLogger(__name__)
 TELEGRAM_FAULTS: Final = {
     "kill": 1,
     "kill after acceptance": 1,
-    "cut": 2,
+    "cut": 1,
     "refused": 1,
     "hang": 1,
     "bad gateway": 1,
@@ -75,7 +75,7 @@ async def soak_discord(plan: SoakPlan, folder: Path, *, wait_s: float) -> None:
 @pytest.mark.long
 def test_telegram_messages_under_kills_and_outages_are_answered_once_and_in_order(tmp_path: Path) -> None:
     places = telegram_places(8)
-    plan = soak_plan(17, messages=60, places=places, faults=TELEGRAM_FAULTS, fault_s=0.5, pause_s=0.1)
+    plan = soak_plan(17, messages=36, places=places, faults=TELEGRAM_FAULTS, fault_s=0.5, pause_s=0.1)
     asyncio.run(soak_telegram(plan, tmp_path, wait_s=60))
 
 

@@ -19,6 +19,7 @@ from foveal.server.gateways.chat_sessions import ChatSessions
 from foveal.server.gateways.incoming import IncomingMessage
 from foveal.server.gateways.outgoing import AGREE_ACTION, DECLINE_ACTION, QUESTION_BUTTONS, ChannelMessage
 from foveal.testing import Scripted
+from support.effort import rest_in_soak
 from support.gated_provider import run
 from support.provided import provided
 
@@ -198,9 +199,22 @@ async def test_the_tokens_after_a_yes_are_those_of_the_footer_and_of_context(tmp
         assert "🔎" not in answer.footer, "the numbers of the yes have them"
 
 
-@pytest.mark.parametrize("policy", ["economy", "recent-summary"])
-@pytest.mark.parametrize("count", [3, 6])
-@pytest.mark.parametrize("names_it", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "count", "names_it"),
+    rest_in_soak(
+        [
+            ("economy", 3, True),
+            ("recent-summary", 3, False),
+            ("economy", 3, False),
+            ("economy", 6, True),
+            ("economy", 6, False),
+            ("recent-summary", 3, True),
+            ("recent-summary", 6, True),
+            ("recent-summary", 6, False),
+        ],
+        kept=2,
+    ),
+)
 @run
 async def test_after_a_yes_one_undo_takes_back_all_that_was_made(
     tmp_path: Path, policy: str, count: int, *, names_it: bool
@@ -236,7 +250,8 @@ async def test_one_huge_message_does_not_make_the_next_turn_huge(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("policy", "threshold"), [("handoff", 0.5), ("recent-summary", 0.5), ("recent-summary", 0.7)]
+    ("policy", "threshold"),
+    rest_in_soak([("handoff", 0.5), ("recent-summary", 0.5), ("recent-summary", 0.7)]),
 )
 @run
 async def test_the_threshold_that_a_text_names_is_the_one_that_acts(
@@ -279,7 +294,9 @@ async def test_compact_says_what_fills_the_window_if_there_is_nothing_to_summari
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("policy", ["economy", "handoff", "rolling", "recent", "confirm"])
+@pytest.mark.parametrize(
+    "policy", rest_in_soak(["economy", "handoff", "rolling", "recent", "confirm"], kept=2)
+)
 @run
 async def test_a_yes_reduces_what_the_policy_reduces(tmp_path: Path, policy: str) -> None:
     async with chatting(tmp_path, **CONFIRMED, **{"context.policy": policy}) as chat:

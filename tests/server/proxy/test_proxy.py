@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from foveal.core.log import Compacted, Masked, ModelSaid, UserSaid, text_of
+from support.effort import rest_in_soak
 from support.provider_stand_in import Answer, StandIn
 from support.upstream import ProxyServer, RawUpstream, answer, summarising, until
 
@@ -174,8 +175,13 @@ def claude(url: str, run: AgentRun, *, stream: bool = False) -> None:
             ]
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("loop", [chat, responses, claude])
+@pytest.mark.parametrize(
+    ("loop", "stream"),
+    rest_in_soak(
+        [(responses, True), (claude, True), (chat, False), (chat, True), (responses, False), (claude, False)],
+        kept=3,
+    ),
+)
 def test_an_official_client_can_run_for_ever_in_a_small_window(
     provider: StandIn, proxy: ProxyServer, loop: Any, stream: bool
 ) -> None:

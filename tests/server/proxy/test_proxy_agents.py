@@ -62,6 +62,7 @@ def assert_one_legal_session(provider: StandIn, proxy: ProxyServer) -> None:
     assert ended[-1].tokens < WINDOW - ANSWER
 
 
+@pytest.mark.soak
 def test_a_langchain_agent_stays_inside_its_window(provider: StandIn, proxy: ProxyServer) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they deprecate of each other is not our business
@@ -106,6 +107,7 @@ def test_a_pydantic_ai_agent_stays_inside_its_window(provider: StandIn, proxy: P
     assert_one_legal_session(provider, proxy)
 
 
+@pytest.mark.soak
 def test_a_pydantic_ai_agent_on_anthropic_stays_inside_its_window(
     provider: StandIn, proxy: ProxyServer
 ) -> None:

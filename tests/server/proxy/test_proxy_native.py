@@ -12,6 +12,7 @@ import pytest
 
 from foveal.core.log.events import Compacted, unraw
 from foveal.core.wire.native_compaction import COMPACTION_BETA
+from support.effort import rest_in_soak
 from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, answer
 
 Json = dict[str, Any]
@@ -94,7 +95,7 @@ def first(body: Json) -> Json:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dialect", ["anthropic", "openai_responses"])
+@pytest.mark.parametrize("dialect", rest_in_soak(["anthropic", "openai_responses"]))
 def test_the_provider_compacts_what_does_not_fit(tmp_path: Path, dialect: str) -> None:
     upstream = CompactingUpstream()
     settings = {"window": 12_000, "context__policy": "handoff", "compaction__summarise": "native"}
@@ -103,7 +104,7 @@ def test_the_provider_compacts_what_does_not_fit(tmp_path: Path, dialect: str) -
         ProxyServer(tmp_path, anthropic=raw.anthropic, openai=raw.openai, **settings) as proxy,
     ):
         client = Client(proxy, dialect)
-        for _ in range(30):
+        for _ in range(25):
             client.ask()
         facts = [event.fact for event in proxy.events(client.session)]
     made = [fact for fact in facts if isinstance(fact, Compacted) and fact.native]

@@ -17,7 +17,7 @@ import stat
 import time
 import unicodedata
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -79,7 +79,7 @@ _PATH_ENDS: Final = re.compile(r"[\s;&|()<>`$\"'{}\[\]\\=:,@]+")
 
 def protected_part(path: str, root: Path) -> str:
     """Return the part of a path that is protected, "" if none is; a relative path begins at `root`."""
-    return _protected_part(path, root, _led_to(root))
+    return _protected_part(path, root, _led_to(root), _own_folders())
 
 
 def protected_files(root: Path) -> list[str]:
@@ -295,9 +295,9 @@ def repository_folders(root: Path) -> list[str]:
 
 def protected_in(texts: Iterable[str], root: Path) -> str:
     """Return the first protected path in texts: a command line, and the words that bash makes of it."""
-    led_to = _led_to(root)
+    led_to, own = _led_to(root), _own_folders()
     for part in dict.fromkeys(part for text in texts for part in paths_in(text)):
-        if found := _protected_part(part, root, led_to):
+        if found := _protected_part(part, root, led_to, own):
             return found
     return ""
 
@@ -310,7 +310,7 @@ def paths_in(text: str) -> Iterator[str]:
             yield part[2:]
 
 
-def _protected_part(path: str, root: Path, led_to: Iterable[str]) -> str:
+def _protected_part(path: str, root: Path, led_to: Iterable[str], own: Mapping[str, Path]) -> str:
     try:
         written = os.path.normpath(os.path.join(root, os.path.expanduser(path)))
         # Some programs remove `..` before they resolve links, so both orders count.
@@ -319,8 +319,10 @@ def _protected_part(path: str, root: Path, led_to: Iterable[str]) -> str:
         return visible(path)  # a path that cannot be checked counts as protected
     # The names above the workspace are the user's own: a project in ~/.config/git is not protected as a whole.
     for place in places:
-        if part := _protected_name(_below(place, root)) or _own_folder(place):
+        if part := _protected_name(_below(place, root)):
             return part
+        if folder := next((folder for at, folder in own.items() if Path(place).is_relative_to(at)), None):
+            return visible(str(folder))
         if part := next((each for each in led_to if Path(place).is_relative_to(each)), ""):
             return visible(os.path.relpath(part, root))
     return ""
@@ -383,12 +385,13 @@ def _protected_name(parts: tuple[str, ...]) -> str:
     return ""
 
 
-def _own_folder(path: str) -> str:
-    """Return Foveal's own folder of settings or state in which a path lies."""
-    for folder in (config_folder(), state_folder()):
-        if Path(path).is_relative_to(folder) or Path(path).is_relative_to(os.path.realpath(folder)):
-            return visible(str(folder))
-    return ""
+def _own_folders() -> dict[str, Path]:
+    """Return Foveal's own folders of settings and state, by their paths as written and with links resolved."""
+    return {
+        path: folder
+        for folder in (config_folder(), state_folder())
+        for path in (str(folder), os.path.realpath(folder))
+    }
 
 
 def _fold(name: str) -> str:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
@@ -213,7 +214,6 @@ def _server_routes(
     gateways: Callable[[], Sequence[GatewayHealth]],
     upstreams: Upstreams,
 ) -> list[Route]:
-    document = encode_json(api.openapi())
     is_first_scrape = True
 
     async def get_metrics(request: Request) -> Response:
@@ -235,13 +235,19 @@ def _server_routes(
         return []
 
     async def get_openapi(request: Request) -> Response:
-        return Response(document, media_type="application/json")
+        return Response(_openapi_json(), media_type="application/json")
 
     return [
         Route("/healthz", Health(service, shutdown, gateways, upstreams).__call__, methods=["GET"]),
         Route(METRICS_PATH, get_metrics, methods=["GET"]),
         Route("/openapi.json", get_openapi, methods=["GET"]),
     ]
+
+
+@cache
+def _openapi_json() -> bytes:
+    """Return the document of the API. Made at the first request for it: most servers have none."""
+    return encode_json(api.openapi())
 
 
 # ── Error handlers ───────────────────────────────────────────────────────────────────────────────────────
