@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 settings.register_profile(
-    "foveal", derandomize=True, deadline=None, database=None, suppress_health_check=QUIET, max_examples=10
+    "foveal", derandomize=True, deadline=None, database=None, suppress_health_check=QUIET, max_examples=6
 )
 settings.register_profile("soak", parent=settings.get_profile("foveal"), derandomize=False, max_examples=50)
-settings.register_profile("quick", parent=settings.get_profile("foveal"), max_examples=4)
+settings.register_profile("quick", parent=settings.get_profile("foveal"), max_examples=3)
 settings.load_profile("soak" if os.environ.get("FOVEAL_SOAK") else "foveal")
 
 

@@ -6,6 +6,7 @@ Everything is read from the source with `ast`, so that it holds for code that no
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import re
 import subprocess
@@ -98,13 +99,26 @@ def name_of(path: Path) -> str:
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    return {name_of(path): ast.parse(path.read_text("utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+    gc.disable()  # it would go through the hundred thousands of nodes again and again
+    try:
+        return {name_of(path): ast.parse(path.read_text("utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+    finally:
+        gc.enable()
 
 
 @cache
 def nodes_of(module: str) -> tuple[ast.AST, ...]:
-    """All nodes of a module. Walking all trees takes longer than what most tests do with the nodes."""
-    return tuple(ast.walk(modules()[module]))
+    """All nodes of a module but those without content, such as `Load`. Walking all trees takes longer than what
+    most tests do with the nodes, and `ast.walk` twice as long."""
+    nodes: list[ast.AST] = [modules()[module]]
+    for node in nodes:
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if isinstance(value, list):
+                nodes += [part for part in value if isinstance(part, ast.AST)]
+            elif isinstance(value, ast.AST) and value._fields:
+                nodes.append(value)
+    return tuple(nodes)
 
 
 @cache

@@ -18,7 +18,7 @@ from support.provider_stand_in import Answer, Request, StandIn, looping
 WINDOW = 6_000
 ANSWER = 700
 """Tokens that each request leaves for the answer."""
-TURNS = 13 if os.environ.get("FOVEAL_SOAK") else 10
+TURNS = 13 if os.environ.get("FOVEAL_SOAK") else 9
 """Turns of five requests each."""
 
 

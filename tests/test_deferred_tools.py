@@ -23,6 +23,7 @@ from foveal.core.wire.legality import request_faults
 from support.effort import examples
 from support.histories import Json, long_text
 from support.mcp_tools import neutral_tools, recorded_servers, tools_of
+from support.report_checks import figures
 
 MODELS: Final = {
     "anthropic": "claude-fable-5-1",
@@ -124,8 +125,8 @@ def check_requests(loop: Loop) -> None:
     request, tools = loop.fit()
     assert request_faults(loop.dialect, request, tools=tools, thinking=loop.check) == []
     assert available(request, tools) == {*CORE, "load_tools", *loop.loaded}
-    report = loop.ctx.report()
-    assert report.used <= report.limit
+    size = figures(loop.ctx)
+    assert size.used <= size.limit
 
 
 # ── Laws ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,7 +161,7 @@ def test_the_model_has_what_it_loaded_and_nothing_before_moves(dialect: str, see
 @few
 def test_tools_stay_loaded_whatever_is_reduced(dialect: str, seed: int, policy: str) -> None:
     loop = Loop(dialect, seed=seed, window=40_000, policy=policy)
-    for _ in range(20):
+    for _ in range(14):
         loop.step(lines=150)
         check_requests(loop)
     saved = Context.load(

@@ -129,7 +129,7 @@ def test_of_several_iterations_the_last_message_is_the_size_and_all_are_paid() -
 
 
 @pytest.mark.parametrize(
-    ("name", "policy", "before"), some_cases(product(OBJECTS, PRESETS, (1, TURNS - 1)), every=3)
+    ("name", "policy", "before"), some_cases(product(OBJECTS, PRESETS, (1, TURNS - 1)), every=7)
 )
 def test_a_reduction_shows_an_object_whole_or_hides_it_with_its_step(
     name: str, policy: str, before: int

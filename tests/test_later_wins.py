@@ -7,7 +7,7 @@ once, with a preset, a shape and places that take turns.
 from __future__ import annotations
 
 import os
-from itertools import cycle
+from itertools import cycle, product
 from typing import Final
 
 import pytest
@@ -32,7 +32,7 @@ def in_turn(cases: list[StatementCase], every: int) -> list[tuple[StatementCase,
     return list(zip(some_cases(cases, every=every), cycle(SUMMARISING), cycle(WINDOWS), strict=False))
 
 
-CASES: Final = [*in_turn([*pair_cases()], 17), *in_turn([*fact_cases()], 9)]
+CASES: Final = [*in_turn([*pair_cases()], 31), *in_turn([*fact_cases()], 17)]
 
 
 def context(preset: str, window: int, *, asking: bool = False) -> Context:
@@ -97,17 +97,17 @@ def test_what_was_replaced_goes_before_what_holds() -> None:
 # ── What a person tried ──────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("preset", SUMMARISING)
-@pytest.mark.parametrize(
-    ("earlier", "later"),
-    [
-        ("Do not use pandas.", "Pandas is fine after all."),
-        ("Always answer in German.", "English again, please."),
-        ("Never email customers.", "Go ahead and email them."),
-        ("The deadline is 14 March 2027.", "They gave us until the 2nd of April."),
-    ],
+CORRECTIONS: Final = (
+    ("Do not use pandas.", "Pandas is fine after all."),
+    ("Always answer in German.", "English again, please."),
+    ("Never email customers.", "Go ahead and email them."),
+    ("The deadline is 14 March 2027.", "They gave us until the 2nd of April."),
 )
-def test_a_correction_in_other_words_outlives_long_questions(preset: str, earlier: str, later: str) -> None:
+
+
+@pytest.mark.parametrize(("preset", "said"), some_cases(product(SUMMARISING, CORRECTIONS), every=3))
+def test_a_correction_in_other_words_outlives_long_questions(preset: str, said: tuple[str, str]) -> None:
+    earlier, later = said
     ctx = context(preset, 12_000)
     ctx.append(user("Help me."), answer("Yes."), user(earlier), answer("Good."), user(later), answer("Good."))
     request = "\n".join(long_chat(ctx, 50))

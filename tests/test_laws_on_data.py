@@ -1,7 +1,8 @@
 """The laws on every recorded conversation, with three windows and every preset.
 
-The tests need ../shared/data beside the checkout. They replay a part of the combinations, and in long conversations
-the expensive checks run at every 16th call; FOVEAL_SOAK=1 replays more of them and checks every fourth call.
+The tests need ../shared/data beside the checkout. They replay a part of the combinations. In long
+conversations every third call is made and the expensive checks run at every fifth of these; FOVEAL_SOAK=1 replays
+more combinations, makes every call and checks every fourth.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ from support.histories import (
 )
 from support.legality import check_chat
 from support.paths import RECORDED
-from support.report_checks import adds_up
+from support.report_checks import adds_up, figures
 
 DATA: Final = RECORDED
 FILES: Final = sorted(path for path in DATA.glob("*.jsonl.gz") if path.name != "raw.jsonl.gz")
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
-CHECKED_EVERY: Final = 4 if SOAK else 16
+CALLED_EVERY: Final = 1 if SOAK else 3
+CHECKED_EVERY: Final = 4 if SOAK else 5
+MAX_SHORT_CALLS: Final = 12
+"""A conversation with fewer calls is replayed and checked at each of them."""
 
 pytestmark = [
     pytest.mark.data,
@@ -68,7 +72,7 @@ def said(messages: list[Json], role: str) -> list[Json]:
 
 def check(ctx: Context, so_far: list[Json], request: list[Json], *, task: bool) -> None:
     """Check everything that one request shows; `task` when the first user message must still be there."""
-    report = ctx.report()
+    report = figures(ctx)
     adds_up(report)
     assert recount(request) <= report.used <= report.limit
     assert check_chat(request) == []
@@ -110,9 +114,11 @@ def attempt(ctx: Context, messages: list[Json]) -> tuple[list[Json], None] | tup
 def replay(messages: list[Json], window: int, policy: str) -> None:
     ctx = context(window, policy)
     points = list(call_points(messages))
-    every = 1 if len(points) < 12 else CHECKED_EVERY
+    every = 1
+    if len(points) >= MAX_SHORT_CALLS:
+        points, every = [*points[:-1:CALLED_EVERY], points[-1]], CHECKED_EVERY
     first = recount(said(messages, "user")[:1])
-    limit = ctx.report().limit
+    limit = figures(ctx).limit
     task = policy == "economy"
     request: list[Json] | None = None
     for number, taken in enumerate(points):

@@ -49,6 +49,7 @@ from support.histories import (
     strings,
 )
 from support.paths import RECORDED
+from support.report_checks import figures
 
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
 KEEPING: Final = ("economy", "sliding-summary", "recent-summary", "handoff")
@@ -86,7 +87,7 @@ RULE_CASES: Final = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "window", "preset", "asking"), some_cases(RULE_CASES, every=3))
+@pytest.mark.parametrize(("shape", "window", "preset", "asking"), some_cases(RULE_CASES, every=5))
 def test_an_early_rule_is_verbatim_in_every_request(
     shape: str, window: int, preset: str, asking: bool
 ) -> None:
@@ -126,7 +127,7 @@ PAID_CASES: Final = [
 ]
 
 
-@pytest.mark.parametrize(("preset", "window", "tokens", "chars"), some_cases(PAID_CASES))
+@pytest.mark.parametrize(("preset", "window", "tokens", "chars"), some_cases(PAID_CASES, every=3))
 def test_a_summary_that_was_paid_for_is_shown(preset: str, window: int, tokens: int, chars: int) -> None:
     writer = MarkedWriter()
     ctx = context(window, preset, summarise=writer)
@@ -257,7 +258,7 @@ def fitted(ctx: Context, story: ScriptedHistory) -> Iterator[list[Json]]:
 
 def kept_problems(ctx: Context, request: list[Json], dialect: Any = "openai_chat") -> list[str]:
     log = ctx.log
-    share = share_of(log, room=room_of(ctx.report()), count=ESTIMATE.count)
+    share = share_of(log, room=room_of(figures(ctx)), count=ESTIMATE.count)
     return kept_faults(Coverage(log, request, dialect), user_events(log), share)
 
 
@@ -291,7 +292,7 @@ def test_every_event_is_shown_or_named(
 # ── Both, on recorded conversations ──────────────────────────────────────────────────────────────────────
 
 FILES: Final = ("pi", "openhands", "miniswe", "claude_code", "tau2", "roo", "longmemeval")
-MAX_MESSAGES: Final = 110
+MAX_MESSAGES: Final = 90
 """Messages of a recorded conversation that run without FOVEAL_SOAK."""
 DATA: Final = [name for name in FILES if (RECORDED / f"{name}.jsonl.gz").exists()]
 
@@ -316,7 +317,7 @@ RECORDED_CASES: Final = [
 
 @pytest.mark.data
 @pytest.mark.skipif(not DATA, reason="the recorded conversations are not beside this checkout")
-@pytest.mark.parametrize(("name", "preset", "window"), some_cases(RECORDED_CASES, every=3))
+@pytest.mark.parametrize(("name", "preset", "window"), some_cases(RECORDED_CASES, every=5))
 def test_recorded_conversations_keep_both_laws(name: str, preset: str, window: int) -> None:
     ctx = context(window, preset, summarise=MarkedWriter())
     messages = recorded(name)

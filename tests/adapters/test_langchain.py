@@ -73,8 +73,8 @@ def settings(**more: Any) -> dict[str, Any]:
     ("is_async", "streaming", "turns"),
     [
         pytest.param(False, False, SHORT_TURNS, id="sync-whole"),
-        pytest.param(False, True, SHORT_TURNS, id="sync-streaming"),
-        pytest.param(True, False, SHORT_TURNS, id="async-whole"),
+        pytest.param(False, True, SHORT_TURNS, marks=pytest.mark.soak, id="sync-streaming"),
+        pytest.param(True, False, SHORT_TURNS, marks=pytest.mark.soak, id="async-whole"),
         pytest.param(True, True, TURNS, id="async-streaming"),
     ],
 )

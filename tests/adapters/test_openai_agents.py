@@ -136,8 +136,8 @@ def check_all(provider: StandIn, models: FovealModelProvider, stored: Stored, tu
     ("form", "streaming", "turns"),
     [
         pytest.param("chat", False, TURNS, id="chat-whole"),
-        pytest.param("chat", True, SHORT_TURNS, id="chat-streaming"),
-        pytest.param("responses", False, SHORT_TURNS, id="responses-whole"),
+        pytest.param("chat", True, SHORT_TURNS, marks=pytest.mark.soak, id="chat-streaming"),
+        pytest.param("responses", False, SHORT_TURNS, marks=pytest.mark.soak, id="responses-whole"),
         pytest.param("responses", True, SHORT_TURNS, id="responses-streaming"),
     ],
 )
@@ -176,7 +176,9 @@ def test_an_agent_without_an_event_loop_stays_inside_the_window(provider: StandI
     check_all(provider, models, stored, SHORT_TURNS)
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
+@pytest.mark.parametrize(
+    "streaming", [pytest.param(False, marks=pytest.mark.soak, id="whole"), pytest.param(True, id="streaming")]
+)
 def test_an_overflow_of_the_provider_is_recovered(provider: StandIn, *, streaming: bool) -> None:
     models = foveal_models(window=4 * WINDOW)
 

@@ -160,8 +160,8 @@ def used(capability: FovealCapability, name: str = "one") -> int:
     ("is_async", "streaming", "turns"),
     [
         pytest.param(False, False, SHORT_TURNS, id="sync-whole"),
-        pytest.param(False, True, SHORT_TURNS, id="sync-streaming"),
-        pytest.param(True, False, SHORT_TURNS, id="async-whole"),
+        pytest.param(False, True, SHORT_TURNS, marks=pytest.mark.soak, id="sync-streaming"),
+        pytest.param(True, False, SHORT_TURNS, marks=pytest.mark.soak, id="async-whole"),
         pytest.param(True, True, TURNS, id="async-streaming"),
     ],
 )
@@ -198,7 +198,9 @@ def test_reasoning_stays_signed_with_other_apis(endpoint: Endpoint, api: str) ->
     assert used(capability) == len(endpoint.provider.requests) == SHORT_TURNS * 5
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
+@pytest.mark.parametrize(
+    "streaming", [pytest.param(False, marks=pytest.mark.soak, id="whole"), pytest.param(True, id="streaming")]
+)
 def test_an_overflow_of_the_provider_is_recovered(endpoint: Endpoint, *, streaming: bool) -> None:
     runner = endpoint.agent(FovealCapability(window=4 * WINDOW, reserve=1_000))
     history = endpoint.run(ask(runner, OVERFLOW_TURNS, streaming=streaming))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from pathlib import Path
 
 import support.memory_worker
@@ -12,6 +11,7 @@ from foveal import Context, Memory, Session
 from foveal.core.log.events import UserSaid
 from foveal.core.tokens.counter import Estimate
 from foveal.stores import SqliteStore, open_store
+from support import warm_start
 from support.memory_worker import entry
 
 PER_WORKER = 12
@@ -21,7 +21,7 @@ WORKER = Path(support.memory_worker.__file__)
 def work_until_killed(path: str, *kind: str) -> dict[str, list[str]]:
     """Run three writers at the same time, kill them in the middle, and return what each one said it had kept."""
     workers = {
-        name: subprocess.Popen([sys.executable, WORKER, path, name, *kind], stdout=subprocess.PIPE, text=True)
+        name: warm_start.start([WORKER, path, name, *kind], stdout=subprocess.PIPE, encoding="utf-8")
         for name in "abc"
     }
     said: dict[str, list[str]] = {}

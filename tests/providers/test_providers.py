@@ -31,7 +31,7 @@ from support.waiting import DEADLINE_S
 
 SECRET = "sk-standin-4f9a8c71e2"
 WINDOW = 6_000
-LONG_TURNS = 10 if os.environ.get("FOVEAL_SOAK") else 6
+LONG_TURNS = 10 if os.environ.get("FOVEAL_SOAK") else 4
 """Turns of a long session. Four fill the window; the client library takes most of the time of a request."""
 DIALECTS: tuple[Dialect, ...] = ("openai_chat", "openai_responses", "anthropic")
 PROVIDERS: dict[str, tuple[Callable[..., Provider], str, str]] = {

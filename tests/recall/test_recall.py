@@ -48,7 +48,7 @@ from foveal.recall import (
     spread_scores,
     tools,
 )
-from support.effort import bounded, examples
+from support.effort import bounded, examples, some_cases
 from support.paths import RECORDED
 
 ESTIMATE: Final = counter("estimate")
@@ -409,7 +409,7 @@ SLOW_PATTERNS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("pattern", SLOW_PATTERNS)
+@pytest.mark.parametrize("pattern", some_cases(SLOW_PATTERNS, every=2))
 def test_no_pattern_takes_long(pattern: str) -> None:
     events = log("\n".join(["a" * 5_000] * 40) + "\n" + "a" * 300_000)
     with bounded():

@@ -20,10 +20,10 @@ from hypothesis import settings
 T = TypeVar("T")
 BOUND: Final = 30.0
 """CPU seconds."""
-TEST_SHARE: Final = 0.25
+TEST_SHARE: Final = 0.15
 """Which part of the examples `make test` tries: the same ones in each run. `make soak` tries all, at random: other
 ones each time it runs."""
-MIN_EXAMPLES: Final = 6
+MIN_EXAMPLES: Final = 4
 QUICK_SHARE: Final = 0.1
 MIN_QUICK_EXAMPLES: Final = 3
 """The same for `make test-quick`."""

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from foveal import Report
-from foveal.core.engine.report import CATEGORIES
+from foveal import Context, Report
+from foveal.core.engine.report import CATEGORIES, report
+
+
+def figures(ctx: Context) -> Report:
+    """Return the report of a conversation without the lists of its events, statements and tools, which take long to
+    write for a long log."""
+    return report(ctx._engine, fitted=0, breaks=(), with_events=False)
 
 
 def adds_up(report: Report) -> None:

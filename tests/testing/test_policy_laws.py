@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+import os
+from typing import Any, Final
 
 import pytest
 
@@ -11,7 +12,8 @@ import foveal
 from foveal import events
 from foveal.policies import Budget, Decision, Moment, PolicyView
 from foveal.testing import LAWS, HistoryStep, LawBroken, check_policy
-from support.effort import examples
+
+HISTORIES: Final = 4 if os.environ.get("FOVEAL_SOAK") else 2
 
 
 class Hides(foveal.Policy, frozen=True):
@@ -89,7 +91,7 @@ class Remembers(foveal.Policy, frozen=True):
 def test_a_policy_that_keeps_the_laws_passes(policy: foveal.Policy) -> None:
     if policy.name == "off":  # which says that a request may not fit
         return
-    played = check_policy(policy, histories=examples(4).max_examples)
+    played = check_policy(policy, histories=HISTORIES)
     assert played.requests > played.histories
     assert played.reductions
 

@@ -54,6 +54,7 @@ from foveal.transcripts import (
     write_messages,
 )
 from foveal.transcripts.transcript import shift_seqs
+from support.effort import examples
 from support.legality import check_chat
 from support.paths import RECORDED, TRANSCRIPTS
 
@@ -331,7 +332,7 @@ def test_every_recorded_trajectory_is_read_and_written_back() -> None:
     every = read(RECORDED_DATA, progress=lambda *now: done.append(now), skipped=passed.append)
     for number, transcript in enumerate(every):
         assert (transcript.source, transcript.unknown) == ("data", 0)
-        assert number % 8 or is_same_after_export(list(transcript.events()))
+        assert number % 24 or is_same_after_export(list(transcript.events()))
     assert passed == []
     assert done[-1][0] == done[-1][1]
 
@@ -885,7 +886,7 @@ def replace_at(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("format", list(FORMATS))
-@settings(max_examples=40, phases=(Phase.explicit, Phase.generate))
+@settings(examples(60), phases=(Phase.explicit, Phase.generate))
 @given(choice=st.data())
 def test_values_of_wrong_types_never_stop_the_reader(format: str, choice: st.DataObject) -> None:
     """Replaces some values of a valid file; the file is read, written back, and its view rendered."""
@@ -903,7 +904,7 @@ def test_values_of_wrong_types_never_stop_the_reader(format: str, choice: st.Dat
 
 
 @pytest.mark.parametrize("format", list(FORMATS))
-@settings(max_examples=50)
+@examples(60)
 @given(
     content=st.lists(st.binary(max_size=40) | json_values.map(lambda v: json.dumps(v).encode()), max_size=6)
 )

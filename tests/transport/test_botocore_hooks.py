@@ -25,7 +25,7 @@ session = pytest.importorskip("botocore.session")
 Json = dict[str, Any]
 WINDOW = 16_000
 ANSWER = 1_000
-TURNS = 13
+TURNS = 8
 MODEL = "anthropic.claude-sonnet-4-5-20250929-v1:0"
 
 BESIDE: Json = {

@@ -19,7 +19,7 @@ from foveal.transport import ConversationPool
 Json = dict[str, Any]
 WINDOW = 16_000
 ANSWER = 1_000
-TURNS = 13
+TURNS = 8
 BASE = "https://generativelanguage.test/v1beta/models/gemini-2.5-pro"
 
 

@@ -22,7 +22,7 @@ from support.provider_stand_in import Request, StandIn
 SOAK = bool(os.environ.get("FOVEAL_SOAK"))
 WINDOW = 16_000 if SOAK else 12_000
 ANSWER = 1_000
-TURNS = 13 if SOAK else 8
+TURNS = 13 if SOAK else 6
 """The turns of five requests that each API has in its longest loop."""
 SHORT_TURNS = TURNS if SOAK else 5
 """The turns of its other loops, as long only with FOVEAL_SOAK=1."""
@@ -233,7 +233,11 @@ def extends(short: list[Any], long: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("stream", "turns"), [(False, SHORT_TURNS), (True, TURNS)], ids=["whole", "streamed"]
+    ("stream", "turns"),
+    [
+        pytest.param(False, SHORT_TURNS, marks=pytest.mark.soak, id="whole"),
+        pytest.param(True, TURNS, id="streamed"),
+    ],
 )
 @pytest.mark.parametrize("api", APIS)
 def test_a_loop_stays_inside_the_window(provider: StandIn, api: str, stream: bool, turns: int) -> None:

@@ -19,7 +19,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from foveal.context import Context
 from foveal.core.compaction.kept_messages import user_room
 from foveal.core.engine.prefix import may_move_prefix
-from foveal.core.engine.report import CATEGORIES
+from foveal.core.engine.report import CATEGORIES, report
 from foveal.core.log.events import (
     DIALOGUE_TYPES,
     REDUCTIONS,
@@ -76,6 +76,8 @@ LATER: Final = "The deadline moved to 2 April 2027."
 """Two statements of the user, of which the second replaces the first."""
 _OTHER_TAG: Final = "apart"
 """What the words of another conversation begin with."""
+_PLAYED_AGAIN: Final[tuple[Law, ...]] = ("Repeatable", "Replay = live")
+"""Laws that need a second context in which all requests are played."""
 _TOPICS: Final = ("parser", "billing", "login", "search", "deploy")
 _TOOLS: Final = ("read_file", "bash", "search")
 _Dialect = Literal["openai_chat", "anthropic"]
@@ -263,7 +265,7 @@ def _shortest(setting: _Setting, history: Sequence[HistoryStep], broken: _Broken
         is_shorter = False
         for shorter in _shorter(steps):
             tries += 1
-            again = _Play(setting, shorter).find_broken()
+            again = _Play(setting, shorter).find_broken(broken.law)
             if again is not None and again.law == found.law:
                 steps, found, is_shorter = shorter, again, True
                 break
@@ -421,14 +423,17 @@ class _Play:
         self._pinned: dict[int, str] = {}
         """The level at which pinned messages were shown when they were pinned."""
         self.requests = 0
+        self._plays_again = True
 
     @property
     def log(self) -> Sequence[Event]:
         """The log of what was played."""
         return self._context.log
 
-    def find_broken(self) -> _Broken | None:
-        """Play all requests; return the first law that is broken."""
+    def find_broken(self, sought: Law | None = None) -> _Broken | None:
+        """Play all requests; return the first law that is broken. If only one law is sought, those are not tried
+        for which all requests are played again."""
+        self._plays_again = sought in (None, *_PLAYED_AGAIN)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._play_another()
@@ -479,16 +484,16 @@ class _Play:
         return request
 
     def _check_request(self, request: list[Json]) -> None:
-        report = self._context.report()
+        size = report(self._context._engine, fitted=0, breaks=(), with_events=False)
         _require(
-            report.used <= report.limit,
+            size.used <= size.limit,
             "Fits",
-            f"the request takes {report.used:,} tokens, and {report.limit:,} are available",
+            f"the request takes {size.used:,} tokens, and {size.limit:,} are available",
         )
         faults = request_faults(self._setting.dialect, request, system=self._system)
         _require(not faults, "Legal", "; ".join(faults[:3]))
-        total = sum(report.totals[name] for name in CATEGORIES)
-        _require(total == report.window, "Honest", f"the parts are {total:,} of {report.window:,} tokens")
+        total = sum(size.totals[name] for name in CATEGORIES)
+        _require(total == size.window, "Honest", f"the parts are {total:,} of {size.window:,} tokens")
 
     def _check_texts(self, request: list[Json]) -> None:
         """Check what the request says, whatever the log says of it."""
@@ -524,10 +529,12 @@ class _Play:
         levels |= self._pinned
         kept = self._kept_users(users)
         reductions = {handle(event.seq) for event in context.log if isinstance(event.fact, REDUCTIONS)}
+        statuses = {status.handle: status for status in context.report().events}
         for event in context.log:
             if type(event.fact) not in DIALOGUE_TYPES and not isinstance(event.fact, Instructed):
                 continue
-            name, status = handle(event.seq), context.why(event.seq)
+            name = handle(event.seq)
+            status = statuses[name]
             _require(
                 status.level == levels.get(event.seq, status.level),
                 "Pinned",
@@ -549,7 +556,7 @@ class _Play:
                 said = text_of(event.fact.content) if hasattr(event.fact, "content") else ""
                 _require(said in text, "Lossless", f"the text of {name} cannot be read again")
         self._check_trace(
-            [event for event in users if context.why(event.seq).level in ("summarised", "dropped")]
+            [event for event in users if statuses[handle(event.seq)].level in ("summarised", "dropped")]
         )
 
     def _check_trace(self, hidden: Sequence[Event]) -> None:
@@ -585,7 +592,7 @@ class _Play:
         _require(not names, "Idempotent", f"the same history again recorded: {names}")
         _require(again == request, "Idempotent", "the same history again gives another request")
         self._read_events = len(context.log)
-        if self.requests == len(self._story.calls):
+        if self._plays_again and self.requests == len(self._story.calls):
             self._check_loaded(messages, request)
             self._check_repeatable()
 

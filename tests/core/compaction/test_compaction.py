@@ -950,7 +950,7 @@ def test_at_most_max_summaries_are_shown_side_by_side() -> None:
         ctx = context(6_000, {"preset": "recent-summary", "max_summaries": most}, summarise=write)
         messages: list[Json] = []
         counts = set()
-        for turn in range(90):
+        for turn in range(50):
             messages = grown(ctx, 1, start=turn, messages=messages)
             counts.add(len(fold(ctx.log, MessageTokens(ESTIMATE)).summaries))
         assert max(counts) == most

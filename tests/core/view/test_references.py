@@ -27,7 +27,7 @@ from foveal.core.log import encode
 from support.histories import context
 for window in (6_000, 40_000):
     ctx = context(window)
-    history = rereading_history(5, 60)
+    history = rereading_history(5, 30)
     for size in range(1, len(history) + 1, 2):
         ctx.fit(history[:size])
     for event in ctx.log:

@@ -87,8 +87,10 @@ def event_statuses(engine: Engine, parts: Iterable[RequestPart]) -> Iterator[Eve
     """Yield the status of each event in memory; `parts` are those of the next request."""
     effective = {event.seq for event in effective_events(engine.log)}
     tokens = {part.seq: part.tokens for part in parts}
+    covers = engine.view.covers_of([event.seq for event in engine.log])
     for event in engine.log:
-        yield _status(engine, event, tokens, is_effective=event.seq in effective)
+        is_effective = event.seq in effective
+        yield _status(engine, event, tokens, covers.get(event.seq), is_effective=is_effective)
 
 
 def event_status(engine: Engine, event: Event) -> EventStatus:
@@ -98,15 +100,18 @@ def event_status(engine: Engine, event: Event) -> EventStatus:
         event.seq == other.seq for other in effective_events(engine.log)
     )
     tokens = {part.seq: part.tokens for part in request_parts(engine)}
-    return _status(engine, event, tokens, is_effective=is_effective)
+    cover = engine.view.cover_of(event.seq)
+    return _status(engine, event, tokens, cover, is_effective=is_effective)
 
 
-def _status(engine: Engine, event: Event, tokens: Mapping[int, int], *, is_effective: bool) -> EventStatus:
+def _status(
+    engine: Engine, event: Event, tokens: Mapping[int, int], cover: CoveredRange | None, *, is_effective: bool
+) -> EventStatus:
     view = engine.view
     unsent = unsent_status(event, is_effective=is_effective)
     if unsent is not None:
         return unsent
-    status = prioritised_status(engine, _status_of_message(view, event, tokens), event.seq)
+    status = prioritised_status(engine, _status_of_message(view, event, tokens, cover), event.seq)
     by = view.superseded.get(event.seq)
     if by is None:
         return status
@@ -125,12 +130,13 @@ def prioritised_status(engine: Engine, status: EventStatus, seq: int) -> EventSt
     return msgspec.structs.replace(status, priority=priority, priority_since=since)
 
 
-def _status_of_message(view: View, event: Event, tokens: Mapping[int, int]) -> EventStatus:
+def _status_of_message(
+    view: View, event: Event, tokens: Mapping[int, int], cover: CoveredRange | None
+) -> EventStatus:
     found = view.find(event.seq)
     shown = found[1] if found is not None else _aside(view, event.seq)
     if shown is None:
         is_orphan = event.seq in view.orphan_results
-        cover = view.cover_of(event.seq)
         return hidden_status(event, cover, is_orphan=is_orphan, is_expanded=bool(view.expansions))
     # A result may be clipped in a part and then masked as a whole: the newest says what is shown.
     if found is not None and found[0].kind == "passed":

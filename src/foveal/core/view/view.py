@@ -17,7 +17,7 @@ demand, and only of what is then visible.
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import takewhile
@@ -246,6 +246,15 @@ class View:
             if is_within(seq, cover.ranges):
                 return cover
         return None
+
+    def covers_of(self, seqs: Sequence[int]) -> dict[int, CoveredRange]:
+        """Return the same for each of many events, in ascending order, that was hidden."""
+        found: dict[int, CoveredRange] = {}
+        for cover in self.covered_ranges:  # a newer one replaces an older one
+            for first, last in cover.ranges:
+                inside = seqs[bisect_left(seqs, first) : bisect_right(seqs, last)]
+                found.update(dict.fromkeys(inside, cover))
+        return found
 
     @contextmanager
     def holding(self, steps: Iterable[Step]) -> Iterator[None]:
