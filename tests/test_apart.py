@@ -26,7 +26,7 @@ from foveal.transport.client_request import ClientRequest, RequestCache
 from foveal.transport.fitted_exchange import FittedExchange
 
 Message = dict[str, Any]
-SEEDS: Final = 20 if os.environ.get("FOVEAL_SOAK") else 1
+SEEDS: Final = 20 if os.environ.get("FOVEAL_SOAK") else 2
 WINDOW: Final = 4_000
 FILLING: Final = "The build has a step that takes long and says little about why. " * 40
 QUERIES: Final = ("password", "continue", "build step", "SECRET")
