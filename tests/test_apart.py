@@ -26,7 +26,7 @@ from foveal.transport.client_request import ClientRequest, RequestCache
 from foveal.transport.fitted_exchange import FittedExchange
 
 Message = dict[str, Any]
-SEEDS: Final = 20 if os.environ.get("FOVEAL_SOAK") else 2
+SEEDS: Final = range(20) if os.environ.get("FOVEAL_SOAK") else range(1, 2)
 WINDOW: Final = 4_000
 FILLING: Final = "The build has a step that takes long and says little about why. " * 40
 QUERIES: Final = ("password", "continue", "build step", "SECRET")
@@ -141,7 +141,7 @@ def a_transport(**settings: Any) -> Answers:
 @pytest.mark.parametrize("place", [one_context, an_adapter, a_transport], ids=lambda place: place.__name__)
 def test_no_text_of_a_user_reaches_another(place: Callable[..., Answers], summarise: Any) -> None:
     summaries = 0
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         random = Random(seed)
         users = [User(name, random.randint(0, 8), random.randint(6, 16)) for name in ("ANN", "BOB", "CAT")]
         send = place(summarise=summarise)

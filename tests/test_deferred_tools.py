@@ -20,7 +20,7 @@ from foveal.core.view.request import render_view
 from foveal.core.wire import wire_for
 from foveal.core.wire.bound_thinking import ThinkingCheck
 from foveal.core.wire.legality import request_faults
-from support.effort import examples
+from support.effort import examples, rest_in_soak
 from support.histories import Json, long_text
 from support.mcp_tools import neutral_tools, recorded_servers, tools_of
 from support.report_checks import figures
@@ -133,7 +133,7 @@ def check_requests(loop: Loop) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dialect", MODELS)
+@pytest.mark.parametrize("dialect", rest_in_soak(MODELS, every=2))
 @given(seed=st.integers(0, 2**32))
 @few
 def test_the_model_has_what_it_loaded_and_nothing_before_moves(dialect: str, seed: int) -> None:
@@ -156,7 +156,7 @@ def test_the_model_has_what_it_loaded_and_nothing_before_moves(dialect: str, see
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dialect", MODELS)
+@pytest.mark.parametrize("dialect", rest_in_soak(MODELS, every=2))
 @given(seed=st.integers(0, 2**32), policy=st.sampled_from(["economy", "recent", "rolling", "handoff"]))
 @few
 def test_tools_stay_loaded_whatever_is_reduced(dialect: str, seed: int, policy: str) -> None:
@@ -186,7 +186,7 @@ def test_a_tool_loaded_in_place_is_added_to_the_tools_when_a_reduction_hides_the
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dialect", MODELS)
+@pytest.mark.parametrize("dialect", rest_in_soak(MODELS))
 @given(seed=st.integers(0, 2**32))
 @few
 def test_a_view_from_a_checkpoint_has_the_same_tools(dialect: str, seed: int) -> None:

@@ -21,7 +21,7 @@ from foveal.core.wire.bound_thinking import ThinkingCheck
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.core.wire.legality import request_faults
 from foveal.errors import UnknownHandle
-from support.effort import examples, some_cases
+from support.effort import examples, rest_in_soak, some_cases
 from support.provider_objects import (
     BOUND_CLAUDE,
     MODELS,
@@ -129,7 +129,7 @@ def test_of_several_iterations_the_last_message_is_the_size_and_all_are_paid() -
 
 
 @pytest.mark.parametrize(
-    ("name", "policy", "before"), some_cases(product(OBJECTS, PRESETS, (1, TURNS - 1)), every=7)
+    ("name", "policy", "before"), some_cases(product(OBJECTS, PRESETS, (1, TURNS - 1)), every=13)
 )
 def test_a_reduction_shows_an_object_whole_or_hides_it_with_its_step(
     name: str, policy: str, before: int
@@ -170,8 +170,10 @@ def assert_whole(row: ProviderObject, request: list[Json], *, is_new: bool = Fal
         assert counts == {1}
 
 
-@pytest.mark.parametrize("name", [name for name, row in OBJECTS.items() if row.stays])
-@pytest.mark.parametrize("policy", PRESETS)
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    some_cases(product(PRESETS, [name for name, row in OBJECTS.items() if row.stays]), every=4),
+)
 def test_what_stays_is_before_all_later_turns(name: str, policy: str) -> None:
     row = OBJECTS[name]
     request = small_context(row, policy).fit([*row.turn, *long_turns(row.dialect, 0, TURNS)])
@@ -269,7 +271,7 @@ def test_the_proxy_forwards_a_request_that_is_not_reduced_byte_for_byte(
     assert upstream.seen[-1].body == body
 
 
-@pytest.mark.parametrize("name", PROXIED)
+@pytest.mark.parametrize("name", rest_in_soak(PROXIED, every=2))
 def test_a_request_that_the_proxy_reduces_has_objects_whole_or_not_at_all(
     proxy: ProxyServer, upstream: RawUpstream, name: str
 ) -> None:
@@ -421,7 +423,7 @@ def test_invented_kinds_pass_unchanged_and_are_saved_whole(dialect: Dialect, dat
 
 
 @pytest.mark.parametrize("dialect", MODELS)
-@examples(15)
+@examples(14)
 @given(data=st.data(), policy=st.sampled_from(PRESETS))
 def test_a_reduction_never_shows_half_of_an_invented_kind(
     dialect: Dialect, data: st.DataObject, policy: str

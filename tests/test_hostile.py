@@ -12,7 +12,7 @@ import pytest
 
 from foveal import ContextOverflow, FovealError
 from foveal.core.log import Clipped, Event, Masked, Rewound, UserSaid, decode, encode
-from support.effort import bounded, seconds
+from support.effort import bounded, rest_in_soak, seconds
 from support.histories import (
     CHECKS,
     DIALECTS,
@@ -242,7 +242,7 @@ def test_fake_placeholders_and_roles_stay_user_text(fake: str) -> None:
     assert ctx.report().totals["pinned"] == ctx.report().totals["placeholders"] == 0
 
 
-@pytest.mark.parametrize("policy", ["economy", "rolling", "recent"])
+@pytest.mark.parametrize("policy", rest_in_soak(["economy", "rolling", "recent"]))
 def test_a_result_of_five_megabytes_on_one_line_is_bounded_work(policy: str) -> None:
     ctx = context(16_000, policy)
     text = "x1y2 " * 1_000_000
@@ -282,7 +282,7 @@ def thousand(words: int) -> list[Json]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("policy", ["economy", "recent", "rolling"])
+@pytest.mark.parametrize("policy", rest_in_soak(["economy", "recent", "rolling"]))
 def test_a_thousand_parallel_calls_are_one_legal_step(policy: str) -> None:
     ctx = context(400_000, {"preset": policy, "max_history_tokens": 0})
     with bounded():

@@ -32,7 +32,7 @@ def in_turn(cases: list[StatementCase], every: int) -> list[tuple[StatementCase,
     return list(zip(some_cases(cases, every=every), cycle(SUMMARISING), cycle(WINDOWS), strict=False))
 
 
-CASES: Final = [*in_turn([*pair_cases()], 31), *in_turn([*fact_cases()], 17)]
+CASES: Final = [*in_turn([*pair_cases()], 47), *in_turn([*fact_cases()], 29)]
 
 
 def context(preset: str, window: int, *, asking: bool = False) -> Context:
@@ -105,7 +105,7 @@ CORRECTIONS: Final = (
 )
 
 
-@pytest.mark.parametrize(("preset", "said"), some_cases(product(SUMMARISING, CORRECTIONS), every=3))
+@pytest.mark.parametrize(("preset", "said"), some_cases(product(SUMMARISING, CORRECTIONS), every=5))
 def test_a_correction_in_other_words_outlives_long_questions(preset: str, said: tuple[str, str]) -> None:
     earlier, later = said
     ctx = context(preset, 12_000)

@@ -19,6 +19,7 @@ from typing import Any, Final
 import pytest
 
 from foveal import PRESETS, Context, ContextOverflow
+from support.effort import some_cases
 from support.histories import (
     ESTIMATE,
     Json,
@@ -165,7 +166,7 @@ CASES: Final[list[Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "window", "policy"), CASES)
+@pytest.mark.parametrize(("path", "window", "policy"), some_cases(CASES, every=3))
 def test_every_recorded_conversation_keeps_the_laws(path: Path, window: int, policy: str) -> None:
     for messages in selected(path, policy, window):
         replay(messages, window, policy)

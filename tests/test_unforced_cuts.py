@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import foveal
 from foveal.core.log import Dialect
-from support.effort import examples
+from support.effort import examples, rest_in_soak
 from support.foreign_results import KINDS, ForeignResult, call_id, foreign_result, foreign_step
 from support.histories import Json, recount, strings, user
 
@@ -173,7 +173,7 @@ def record_tokens(ctx: foveal.Context) -> int:
 # ── Laws ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("kind", "model"), LOOPS)
+@pytest.mark.parametrize(("kind", "model"), rest_in_soak(LOOPS, every=2))
 def test_a_cut_that_nothing_forces_keeps_half_or_carries_what_it_hides(kind: str, model: str) -> None:
     loop = Loop(results_of(kind), model)
     carried = CarriedResults(loop.results)
@@ -199,7 +199,7 @@ def answers(loop: Loop, result: ForeignResult) -> bool:
     return result.answer in text_of_request(loop.request) or result.answer in found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", rest_in_soak(KINDS, every=2))
 def test_after_forced_cuts_most_questions_about_old_results_have_an_answer(kind: str) -> None:
     loop = Loop(results_of(kind), "gpt-4.1", window=32_000)
     assert [cut for cut in loop.run() if cut.is_forced or cut.kept_share < 1]
@@ -228,7 +228,7 @@ def test_mixed_results_follow_the_same_rule(
         check_unforced(cut, carried, record_tokens=room)
 
 
-@pytest.mark.parametrize(("kind", "model"), LOOPS)
+@pytest.mark.parametrize(("kind", "model"), rest_in_soak(LOOPS, every=3))
 def test_without_early_cuts_nothing_is_cut_that_fits(kind: str, model: str) -> None:
     loop = Loop(results_of(kind), model, policy=foveal.policy("economy", early=False))
     assert [cut.calls for cut in loop.run() if not cut.is_forced] == []

@@ -26,6 +26,7 @@ from foveal.providers.local.model import LocalModel
 from foveal.providers.openai_chat import ChatReply, OpenAIChat
 from foveal.providers.openai_responses import OpenAIResponses
 from foveal.stores import MemoryStore
+from support.effort import rest_in_soak
 from support.provider_stand_in import Answer, StandIn, Trouble, looping
 from support.waiting import DEADLINE_S
 
@@ -148,7 +149,8 @@ def test_pieces_come_before_the_whole_reply(dialect: Dialect) -> None:
     run(work())
 
 
-@every_dialect
+@pytest.mark.long
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS))
 def test_a_long_session_is_never_refused_and_mostly_cached(dialect: Dialect) -> None:
     """Turns of five requests in a small window; the stand-in refuses reasoning that was changed."""
 
@@ -459,7 +461,7 @@ def test_a_response_that_is_not_an_answer_is_reported_with_the_address(
     assert f"is {address}" in str(error)
 
 
-@every_dialect
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS))
 def test_a_slow_reply_is_awaited_and_a_silent_one_times_out(dialect: Dialect) -> None:
     with StandIn(trouble=lambda number: Trouble(delay=0.1)) as standin:
         provider = make_provider(dialect, standin.anthropic, read_timeout_s=DEADLINE_S)

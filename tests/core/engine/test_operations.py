@@ -23,6 +23,7 @@ from foveal.core.log import (
 )
 from foveal.sessions import Session
 from foveal.stores.memory import MemoryStore
+from support.effort import rest_in_soak
 from support.histories import (
     ESTIMATE,
     Json,
@@ -304,8 +305,15 @@ def _hidden_steps(log: Iterable[Event]) -> list[str]:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "window"),
-    [(name, 6_000) for name in ("economy", "handoff", "rolling", "recent", "confirm")]
-    + [("economy", 10_000)],
+    rest_in_soak(
+        [
+            ("economy", 6_000),
+            ("handoff", 6_000),
+            *((name, 6_000) for name in ("rolling", "recent", "confirm")),
+            ("economy", 10_000),
+        ],
+        kept=2,
+    ),
 )
 def test_no_request_exceeds_the_limit_after_many_expansions(policy: Any, window: int) -> None:
     ctx = Context(plain_model(window), tokenizer=ESTIMATE, policy=policy)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, Final, NamedTuple
 
 import anthropic
@@ -39,7 +39,7 @@ from foveal.core.tokens.message_tokens import MessageTokens
 from foveal.core.view.fold import fold
 from foveal.sessions import Session
 from foveal.stores.memory import MemoryStore
-from support.effort import examples
+from support.effort import examples, rest_in_soak
 from support.histories import (
     CHECKS,
     ESTIMATE,
@@ -201,8 +201,7 @@ ALWAYS: Final[dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("wording", sorted(ALWAYS))
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(("preset", "wording"), rest_in_soak(product(PRESETS, sorted(ALWAYS)), every=2))
 def test_after_five_refused_requests_an_error_is_raised(preset: str, wording: str) -> None:
     ctx, messages = roomy(20_000, preset), conversation(30)
     sent: list[Sent] = []

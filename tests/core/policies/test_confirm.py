@@ -94,7 +94,7 @@ def test_a_yes_reduces_below_the_question(name: str) -> None:
 
 @pytest.mark.parametrize("name", REDUCING)
 def test_a_yes_drops_nothing_for_a_threshold_that_the_latest_message_exceeds_alone(name: str) -> None:
-    for words in range(3_000, 9_000, 20):
+    for words in range(3_000, 9_000, 40):
         ctx = context(6_000, confirming(name), reserve=100)
         ctx.append(user("The task: never touch production."))
         ctx.append(*({"role": "assistant", "content": f"answer {number}"} for number in range(4)))

@@ -21,6 +21,7 @@ from foveal.core.tokens import Calibration
 from foveal.core.tokens.calibration import MeasuredSpan
 from foveal.core.tokens.counter import Counter, counter
 from foveal.errors import BadSetting
+from support.effort import rest_in_soak
 from support.paths import RECORDED
 
 DATA = RECORDED
@@ -326,7 +327,7 @@ def quantile(values: list[float], share: float) -> float:
 
 @pytest.mark.data
 @pytest.mark.skipif(not DATA.exists(), reason="the recorded conversations are not beside the checkout")
-@pytest.mark.parametrize("vocabulary", ["o200k_base", "estimate"])
+@pytest.mark.parametrize("vocabulary", rest_in_soak(["estimate", "o200k_base"]))
 def test_recorded_prompts_are_predicted_within_2_percent_median_5_p90(
     vocabulary: str,
 ) -> None:
@@ -347,7 +348,7 @@ def test_recorded_prompts_are_predicted_within_2_percent_median_5_p90(
 
 @pytest.mark.data
 @pytest.mark.skipif(not DATA.exists(), reason="the recorded conversations are not beside the checkout")
-@pytest.mark.parametrize("vocabulary", ["o200k_base", "estimate"])
+@pytest.mark.parametrize("vocabulary", rest_in_soak(["o200k_base", "estimate"]))
 def test_recorded_requests_after_a_reduction_are_predicted_within_3_percent_p90(vocabulary: str) -> None:
     if vocabulary != "estimate":
         pytest.importorskip("toktok")
