@@ -104,7 +104,8 @@ def _served_store(tenant: str) -> Path:
 
 
 async def _open_memory(stack: AsyncExitStack, *, writes: bool) -> MemoryAccess | None:
-    """Return the memories of the user and of the project; None if they are off, or if there is no store to read."""
+    """Return the memories of the user and of the project; None if they are off, or if they cannot be kept here and
+    are not to be written."""
     from foveal.config import load
     from foveal.config.local_memories import LocalMemories, project_of
     from foveal.mcp_server.recall_server import MemoryAccess
@@ -113,9 +114,15 @@ async def _open_memory(stack: AsyncExitStack, *, writes: bool) -> MemoryAccess |
     from foveal.user_paths import store_path
 
     config, path = load(), store_path()
-    if not config.memory.enabled or not (writes or path.is_file()):
+    if not config.memory.enabled:
         return None
-    make_store_folder(path)
+    try:
+        make_store_folder(path)
+    except FovealError as problem:
+        if writes:
+            raise
+        _print_problem(f"the memory is not offered: {problem}")
+        return None
     store = await stack.enter_async_context(open_store(path))
     return MemoryAccess(LocalMemories(store, config.memory, root=project_of(config)), writes=writes)
 
