@@ -157,7 +157,7 @@ def test_an_empty_memory_names_the_owners_of_the_others(project: ChatProject) ->
         async with open_store(project.store) as store:
             for number in range(12):
                 await Memory(f"user-{number:02}", store=store).remember("The port is 8081.")
-            await Memory("user-11", store=store).files.write("notes", "The port is 8081.")
+            await Memory("user-11", store=store).files.write("/memories/notes", "The port is 8081.")
 
     asyncio.run(remember())
     first, second = memory(project, "list").stdout.splitlines()

@@ -175,10 +175,9 @@ async def test_requests_are_counted_with_reported_usage_and_without(reported: in
 async def test_a_row_has_the_window_with_which_the_session_goes_on() -> None:
     store = MemoryStore()
     await fill_session(store, "demo", turns=1)
-    collection = SessionCollection([StoreSource(store, "memory")])
-    assert [row.window for row in (await collection.rows()).rows] == [SMALL_SETTINGS["window"]]
     session = await Session.open(store, "demo", **{**SMALL_SETTINGS, "window": 9_000})
     await session.append(UserSaid(content="And now?"))
+    collection = SessionCollection([StoreSource(store, "memory")])
     assert [row.window for row in (await collection.rows()).rows] == [9_000]
     timeline = await OpenLog(await collection.open("demo")).timeline()
     assert timeline.window == 9_000

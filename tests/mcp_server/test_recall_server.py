@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -371,6 +372,8 @@ def test_a_memory_that_begins_after_the_server_is_read(tmp_path: Path) -> None:
 
 def test_the_tools_of_recall_need_no_folder_for_a_memory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / ".claude/projects/-home-me").mkdir(parents=True)
+    shutil.copy(TRANSCRIPTS / "claude_code.jsonl", tmp_path / ".claude/projects/-home-me")
 
     async def names(client: Client) -> list[str]:
         return [tool.name for tool in (await client.list_tools()).tools]

@@ -818,7 +818,7 @@ async def test_a_session_that_has_control_characters_in_its_id_can_be_used(
         await session.append(ModelSaid(content="hello"))
         assert (await session.fit()).facts == (UserSaid(content="hi"), ModelSaid(content="hello"))
         context = await foveal.Context.load_from(store, id)
-        context.append(UserSaid(content="bye"))
+        context.append({"role": "user", "content": "bye"})
         await context.save_to(store, id)
         later = await Session.continue_from(store, id, "later", **SMALL)
         assert (await later.end()).next_seq > 1

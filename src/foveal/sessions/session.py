@@ -49,8 +49,8 @@ from foveal.core.engine.branches import (
 )
 from foveal.core.engine.context_arguments import (
     check_extras,
-    check_seq,
     check_new_session_id,
+    check_seq,
     check_store,
     check_text,
     checked_facts,

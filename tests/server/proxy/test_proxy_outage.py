@@ -1,4 +1,4 @@
-"""Drop-in requests while the database of the server is away, or a part of what it has to store cannot be written."""
+"""Drop-in requests while the database of the server is away, or a part of what it stores cannot be written."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ def test_an_outage_is_one_line_of_the_log(
         def failures() -> int:
             return sum(isinstance(event, StoreFailed) for event in proxy.service_events)
 
+        proxy.do(proxy.service.tenant("default").create("makes-the-file"))
         with closing(sqlite3.connect(proxy.folder / "server" / file)) as database:
             database.execute(
                 f"CREATE TRIGGER full BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'no room'); END"

@@ -138,11 +138,11 @@ class PendingIndex:
             await asyncio.wait(set(self._writes))
 
     async def write(self, session: str) -> bool:
-        """Write the messages of a session, and return whether nothing failed. A failed write is reported and
+        """Write the messages of a session, and return whether this has written any. A failed write is reported and
         dropped: the index is only a cache."""
         unwritten = self._unwritten.pop(session, None)
         if unwritten is None:
-            return True
+            return False
         try:
             await self._index.add(
                 self._tenant,
