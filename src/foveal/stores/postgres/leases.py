@@ -7,8 +7,8 @@
    `lease_s` seconds after its last renewal; by its own monotonic clock the process gives it up after `give_up_s`.
 3. When a lease is lost, the block of `lock` is cancelled and `lock` raises `LeaseLost`. What the block still tries
    to write is refused, also if no other process has taken the lease yet.
-4. A process that waits in `lock` is woken when the lease of another `lock` is released. It also polls, at the latest
-   when the lease ends. Nothing waits for a lease of `try_lock`, so its release wakes none.
+4. A process that waits in `lock` is woken when another `lock` ends. It also polls, at the latest when the lease
+   ends. Nothing waits for a lease of `try_lock`, so its release wakes none.
 5. The row of a lease that was released, or has ended, more than `idle_s` seconds ago is removed, by any process
    that has leases. An epoch never returns, also if the row is inserted again: it is at least the id of the
    transaction that takes the lease, and a row is removed only if its epoch is below those of all later ones. So a
