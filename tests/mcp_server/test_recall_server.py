@@ -359,6 +359,9 @@ def test_a_client_reads_the_memory_and_cannot_write_it(tmp_path: Path) -> None:
 
 
 def test_a_memory_that_begins_after_the_server_is_read(tmp_path: Path) -> None:
+    (tmp_path / ".claude/projects/-home-me").mkdir(parents=True)
+    shutil.copy(TRANSCRIPTS / "claude_code.jsonl", tmp_path / ".claude/projects/-home-me")
+
     async def scene(client: Client) -> list[str]:
         before = await call(client, "memory_list")
         await remembered(tmp_path, "I prefer tabs.")

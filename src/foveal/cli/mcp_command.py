@@ -13,6 +13,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -76,9 +77,12 @@ async def _serve(args: Namespace) -> None:
 
     given = [*args.paths, *args.store]
     async with AsyncExitStack() as stack:
+        find = partial(find_sources, given, tenant=args.tenant, served=_served_store(args.tenant))
+        if not args.write:
+            find()  # raises if there are no sessions; a memory creates the store, which is then one of the sources
         # With places that the user names, the server reads only these.
         memory = None if given else await _open_memory(stack, writes=args.write)
-        sources = find_sources(given, tenant=args.tenant, served=_served_store(args.tenant))
+        sources = find()
         archive = _open_archive(sources, args.tokens)
         stack.push_async_callback(archive.close)
         archive.index_in_background()
