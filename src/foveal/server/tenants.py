@@ -152,10 +152,9 @@ class Tenant:
         it was erased."""
         if self._known(id) is not None:
             return await self.session(id)
-        async with self.runtime.locks.lock(self.name, id):
+        async with self.runtime.locks.lock(self.name, check_session_id(id)):
             end = await self._end(id)
             if end is None:
-                check_session_id(id)
                 setup = self._complete_setup(id, SessionSetup(agent=agent, user=user))
                 begin = [Instructed(content=self._system_prompt(id, setup))]
                 return await self._create(id, setup, title=title, begin=begin)
