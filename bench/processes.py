@@ -50,7 +50,9 @@ def server(
     """Start a server on a free port, in a new folder if none is given; `settings` are `key=value`. The model of its
     sessions is `bench.slow_model`, unless `environment` names another."""
     with tempfile.TemporaryDirectory(prefix="foveal-bench-") as place:
-        command = [sys.executable, "-m", "foveal.cli", "serve", "--port", "0", "--folder", folder or place]
+        command = [sys.executable, "-m", "foveal.cli", "serve", "--port", "0"]
+        if not any(setting.startswith("server.database=") for setting in settings):  # it takes one of them
+            command += ["--folder", folder or place]
         command += [part for setting in ("server.rate=0", *settings) for part in ("--set", setting)]
         variables = {**_own_environment(place), **(environment or {})}
         with subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from subprocess import CompletedProcess
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from foveal.memory import EntryOrigin, MemoryEntry
+from foveal.memory import EntryOrigin, Memory, MemoryEntry
 from foveal.server.api.schemas import entry_to_api
+from foveal.stores import open_store
 from support.chat_project import ChatProject
 from support.terminal import Terminal
 
@@ -148,6 +150,24 @@ def test_a_folder_without_a_project_has_no_memory_of_one(project: ChatProject, a
     done = memory(project, *act, "--project", code=1, input='{"text": "x y"}\n')
     assert "this folder is in no project" in done.stderr
     assert not (project.folder / ".foveal").exists()
+
+
+def test_an_empty_memory_names_the_owners_of_the_others(project: ChatProject) -> None:
+    async def remember() -> None:
+        async with open_store(project.store) as store:
+            for number in range(12):
+                await Memory(f"user-{number:02}", store=store).remember("The port is 8081.")
+            await Memory("user-11", store=store).files.write("/memories/notes", "The port is 8081.")
+
+    asyncio.run(remember())
+    first, second = memory(project, "list").stdout.splitlines()
+    assert first == "nothing is remembered yet"
+    about, _, names = second.partition(": ")
+    assert about == "the store has memories of other owners, which `foveal inspect` shows"
+    assert sorted(names.removesuffix(" and 2 more").split(", ")) == [f"user-{n:02}" for n in range(2, 12)]
+    assert entries(project, "list") == []
+    memory(project, "add", "I prefer tabs.")
+    assert memory(project, "list").stdout == "m0    preference  I prefer tabs.\n"
 
 
 def test_erasing_asks_and_leaves_no_words_in_the_store_and_the_file(project: ChatProject) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from foveal.core.log import Event, ModelSaid, Opened, Overflowed, Used, UserSaid
 from foveal.core.log.logged_requests import logged_requests
+from foveal.inspector.open_logs import OpenLog
 from foveal.inspector.sessions import collection as session_collection
 from foveal.inspector.sessions import rows as session_rows
 from foveal.inspector.sessions.collection import SessionCollection
@@ -168,6 +169,18 @@ async def test_requests_are_counted_with_reported_usage_and_without(reported: in
     (row,) = (await SessionCollection([StoreSource(store, "memory")]).rows()).rows
     assert (row.requests, row.reported, len(row.shares)) == (3, reported, reported)
     assert row.requests == len(logged_requests(events))
+
+
+@run
+async def test_a_row_has_the_window_with_which_the_session_goes_on() -> None:
+    store = MemoryStore()
+    await fill_session(store, "demo", turns=1)
+    session = await Session.open(store, "demo", **{**SMALL_SETTINGS, "window": 9_000})
+    await session.append(UserSaid(content="And now?"))
+    collection = SessionCollection([StoreSource(store, "memory")])
+    assert [row.window for row in (await collection.rows()).rows] == [9_000]
+    timeline = await OpenLog(await collection.open("demo")).timeline()
+    assert timeline.window == 9_000
 
 
 @run

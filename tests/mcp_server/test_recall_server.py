@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -355,6 +356,33 @@ def test_a_client_reads_the_memory_and_cannot_write_it(tmp_path: Path) -> None:
     assert wrong.startswith("error: [foveal recall: wrong arguments: ")
     assert refused.startswith("error: [foveal recall: there is no tool memory_suggest")
     assert len(asyncio.run(all_entries(tmp_path))) == 2
+
+
+def test_a_memory_that_begins_after_the_server_is_read(tmp_path: Path) -> None:
+    (tmp_path / ".claude/projects/-home-me").mkdir(parents=True)
+    shutil.copy(TRANSCRIPTS / "claude_code.jsonl", tmp_path / ".claude/projects/-home-me")
+
+    async def scene(client: Client) -> list[str]:
+        before = await call(client, "memory_list")
+        await remembered(tmp_path, "I prefer tabs.")
+        return [before, await call(client, "memory_list")]
+
+    assert with_memory(tmp_path, scene) == [
+        "[memory: no entries]",
+        "[memory m0; preference]\n> I prefer tabs.",
+    ]
+
+
+def test_the_tools_of_recall_need_no_folder_for_a_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / ".claude/projects/-home-me").mkdir(parents=True)
+    shutil.copy(TRANSCRIPTS / "claude_code.jsonl", tmp_path / ".claude/projects/-home-me")
+
+    async def names(client: Client) -> list[str]:
+        return [tool.name for tool in (await client.list_tools()).tools]
+
+    store = {"FOVEAL_STORE": str(tmp_path / "file" / "chats.db")}
+    assert with_memory(tmp_path, names, environ=store) == ["recall_sessions", "recall_search", "recall_read"]
 
 
 def test_what_a_client_suggests_waits_for_the_user(tmp_path: Path) -> None:

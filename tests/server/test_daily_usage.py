@@ -71,7 +71,7 @@ async def test_sums_by_user_model_and_day(place: Path | str) -> None:
         usage.add("t", "of-grace", events(CALL, Used(input=7, model="unheard/of")))
         now += 2 * DAY
         usage.add("t", "of-nobody", events(CALL))
-        usage.add("u", "of-ada", events(CALL))
+        usage.add("u", "of-ada", events(Used(input=500_000, output=250_000, model="openai/gpt-4.1")))
         by_user = sums(await usage.rows(["user"], tenant="t"), "user", "calls", "dollars", "unpriced")
         assert sorted(by_user) == [("", 1, 3.0, 0), ("ada", 1, 3.0, 0), ("grace", 2, 3.0, 1)]
         assert sums(await usage.rows(["model"]), "model", "calls") == [("gpt-4.1", 4), ("unheard/of", 1)]

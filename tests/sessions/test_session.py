@@ -263,6 +263,11 @@ async def test_a_window_that_the_caller_sets_is_recorded_with_the_model(stores: 
             Opened(model=MODEL, policy="recent", settings=raw({"window": 9_000, "reserve": 500})),
             Opened(model=MODEL, policy="off", settings=raw({"reserve": 500})),
         ]
+        other = await Session.open(store, "demo", **{**SMALL, "window": 12_000}, policy="off")
+        assert len(await store.read("demo")) == len(facts), "nothing has happened with this window"
+        await other.append(UserSaid(content="hi"))
+        opened, _ = [event.fact for event in await store.read("demo", first=len(facts))]
+        assert opened == replace(facts[-1], settings=raw({"window": 12_000, "reserve": 500}))
 
 
 @run
@@ -794,6 +799,30 @@ def test_a_deleted_session_makes_no_request_and_a_number_is_no_content() -> None
 @pytest.mark.parametrize("id", ["", "a\nb", "\x00", "a\x7f"])
 async def test_a_session_needs_an_id_without_control_characters(id: str) -> None:
     async with foveal.stores.MemoryStore() as store:
+        for is_new in (False, True):
+            with pytest.raises(foveal.BadSetting, match="at least one character"):
+                await Session.open(store, id, is_new=is_new, **SMALL)
         with pytest.raises(foveal.BadSetting, match="at least one character"):
-            await Session.open(store, id, **SMALL)
+            await foveal.Context(MODEL, log=[Event(0, UserSaid(content="hi"))]).save_to(store, id)
         assert await store.sessions() == []
+
+
+@run
+@pytest.mark.parametrize("id", ["a\nb", "\x00", "a\x7f"])
+async def test_a_session_that_has_control_characters_in_its_id_can_be_used(
+    stores: Callable[[], Any], id: str
+) -> None:
+    async with stores() as store:
+        await store.append(id, [Event(0, SMALL_OPENED), Event(1, UserSaid(content="hi"))])
+        session = await Session.open(store, id, **SMALL)
+        await session.append(ModelSaid(content="hello"))
+        assert (await session.fit()).facts == (UserSaid(content="hi"), ModelSaid(content="hello"))
+        context = await foveal.Context.load_from(store, id)
+        context.append({"role": "user", "content": "bye"})
+        await context.save_to(store, id)
+        later = await Session.continue_from(store, id, "later", **SMALL)
+        assert (await later.end()).next_seq > 1
+        with pytest.raises(foveal.BadSetting, match="none for control"):
+            await session.fork("b\nc")
+        await session.delete()
+        assert [info.id for info in await store.sessions(with_erased=False)] == ["later"]

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from foveal.core.engine.reviews import ProposedCut, Steering, cut_to_send
-from foveal.core.wire.safe_print import one_line
+from foveal.core.wire.safe_print import one_line, seconds_text
 from foveal.errors import FovealError
 
 COMMAND_HOOK_TIMEOUT_S: Final = 10.0
@@ -55,7 +55,7 @@ class ReductionCommand:
                 answer, problem = await _exchange(process, msgspec.json.encode(cut_to_send(cut)))
                 status = await process.wait()
         except TimeoutError:
-            raise FovealError(f"{self._name} took longer than {self._timeout_s:g} seconds") from None
+            raise FovealError(f"{self._name} took longer than {seconds_text(self._timeout_s)}") from None
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -35,7 +35,7 @@ from msgspec.structs import replace
 from foveal.core.log.events import AnyPart, Content, Dialect, Media, Text, raw, unraw
 from foveal.core.reduction.truncation import Limits
 from foveal.core.wire.media import measure_media, mime_type
-from foveal.core.wire.safe_print import TERMINAL_SEQUENCE, one_line, readable
+from foveal.core.wire.safe_print import TERMINAL_SEQUENCE, one_line, readable, seconds_text
 from foveal.errors import BadSetting, PicklableError
 
 MAX_OUTPUT_CHARS: Final = 16 * 1024 * 1024
@@ -214,7 +214,7 @@ async def _run_with_timeout(tool: Tool, given: Arguments, on_output: OutputListe
         raise ToolInterrupted(await _stop(task, tool, "the turn was interrupted")) from None
     if done:
         return _result(task, tool)
-    return await _stop(task, tool, f"it took longer than {tool.timeout:g} seconds")
+    return await _stop(task, tool, f"it took longer than {seconds_text(tool.timeout)}")
 
 
 async def _run_safely(tool: Tool, given: Arguments, on_output: OutputListener | None) -> ToolOutput:

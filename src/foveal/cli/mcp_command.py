@@ -13,6 +13,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -76,9 +77,12 @@ async def _serve(args: Namespace) -> None:
 
     given = [*args.paths, *args.store]
     async with AsyncExitStack() as stack:
+        find = partial(find_sources, given, tenant=args.tenant, served=_served_store(args.tenant))
+        if not args.write:
+            find()  # raises if there are no sessions; a memory creates the store, which is then one of the sources
         # With places that the user names, the server reads only these.
         memory = None if given else await _open_memory(stack, writes=args.write)
-        sources = find_sources(given, tenant=args.tenant, served=_served_store(args.tenant))
+        sources = find()
         archive = _open_archive(sources, args.tokens)
         stack.push_async_callback(archive.close)
         archive.index_in_background()
@@ -104,7 +108,8 @@ def _served_store(tenant: str) -> Path:
 
 
 async def _open_memory(stack: AsyncExitStack, *, writes: bool) -> MemoryAccess | None:
-    """Return the memories of the user and of the project; None if they are off, or if there is no store to read."""
+    """Return the memories of the user and of the project; None if they are off, or if they cannot be kept here and
+    are not to be written."""
     from foveal.config import load
     from foveal.config.local_memories import LocalMemories, project_of
     from foveal.mcp_server.recall_server import MemoryAccess
@@ -113,9 +118,15 @@ async def _open_memory(stack: AsyncExitStack, *, writes: bool) -> MemoryAccess |
     from foveal.user_paths import store_path
 
     config, path = load(), store_path()
-    if not config.memory.enabled or not (writes or path.is_file()):
+    if not config.memory.enabled:
         return None
-    make_store_folder(path)
+    try:
+        make_store_folder(path)
+    except FovealError as problem:
+        if writes:
+            raise
+        _print_problem(f"the memory is not offered: {problem}")
+        return None
     store = await stack.enter_async_context(open_store(path))
     return MemoryAccess(LocalMemories(store, config.memory, root=project_of(config)), writes=writes)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = ("memory",)
 _MAX_PRINTED_CHARS: Final = 600
+_MAX_OWNERS: Final = 10
+_MAX_OWNER_CHARS: Final = 100
 _YES: Final = ("y", "yes")
 
 
@@ -126,6 +128,10 @@ async def _list(memories: LocalMemories, args: Namespace) -> int:
     _print_entries(entries, args)
     if not entries and not args.json:
         print("no entry has these words" if args.words else "nothing is remembered yet")
+        if not args.words and (others := await memories.other_owners()):
+            names = ", ".join(one_line(owner, width=_MAX_OWNER_CHARS) for owner in others[:_MAX_OWNERS])
+            more = f" and {len(others) - _MAX_OWNERS:,} more" if len(others) > _MAX_OWNERS else ""
+            print(f"the store has memories of other owners, which `foveal inspect` shows: {names}{more}")
     return 0
 
 

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from foveal.core.log.events import MEMORY_LOG_PREFIX
 from foveal.errors import UnknownSession
@@ -79,9 +79,9 @@ class ReachedSource(StoreSource):
 class ReachedSessions(SessionCollection):
     """What a user reaches of a tenant; what others have is refused by its name, as in the API."""
 
-    def __init__(self, whole: SessionSource, access: UserAccess, name: str, **options: Any) -> None:
+    def __init__(self, whole: SessionSource, access: UserAccess, name: str) -> None:
         """`whole` has everything of the tenant."""
-        super().__init__([ReachedSource(access, name)], actor=LiveActor(access), **options)
+        super().__init__([ReachedSource(access, name)], actor=LiveActor(access))
         self._whole = whole
         self._access = access
 
@@ -126,13 +126,11 @@ class ServedSessions:
 
     def _make(self, name: str, user: str) -> _OpenSessions:
         tenant, shown = self._service.tenant(name), f"tenant {name}"
-        access, window = UserAccess(tenant, user), self._service.runtime.config.get("window")
-        settings = {} if window is None else {"window": window}
+        access = UserAccess(tenant, user)
         if user:
-            made = ReachedSessions(self.of(name, ""), access, shown, settings=settings)
-            return _OpenSessions(tenant, made)
+            return _OpenSessions(tenant, ReachedSessions(self.of(name, ""), access, shown))
         source = StoreSource(tenant.store, shown)
-        return _OpenSessions(tenant, SessionCollection([source], actor=LiveActor(access), settings=settings))
+        return _OpenSessions(tenant, SessionCollection([source], actor=LiveActor(access)))
 
 
 class ServedLogins:

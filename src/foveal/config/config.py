@@ -360,6 +360,12 @@ class Config:
         key, value = find_key(path), self._raw_value(path)
         return value if key is None or value is None else key.shown(value)
 
+    def hidden_values(self) -> Iterator[tuple[str, Any]]:
+        """Yield the names and values that were set and are not shown as they are: secrets, and URLs with some."""
+        for path in sorted(self.values):
+            if (value := self._raw_value(path)) != self._shown(path):
+                yield dotted_name(path), value
+
     # ── Listing ──────────────────────────────────────────────────────────────────────────────────────────
 
     def entries(self) -> Iterator[ConfigEntry]:

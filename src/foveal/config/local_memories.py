@@ -36,9 +36,11 @@ from foveal.config.project import (
     read_text_file,
 )
 from foveal.config.sources import CONFIG_FILE_NAME
+from foveal.core.log.events import MEMORY_LOG_PREFIX
 from foveal.core.wire.safe_print import one_line
 from foveal.errors import NotRemembered, StoreError
 from foveal.memory import Memory, MemoryEntry
+from foveal.memory.files import FILES_LOG_SUFFIX
 from foveal.memory.markdown import FileEdits, read_edits, render, unusable_lines
 from foveal.memory.quotes import entry_text
 from foveal.ports import Store
@@ -260,6 +262,7 @@ class LocalMemories:
         """`trust` decides whether the project's file is used."""
         user = Memory(USER_OWNER, store=store, budget=settings.budget, hears=settings.learn_spoken)
         self.settings = settings
+        self._store = store
         self.user = user_memory_file(user)
         self.project: MemoryFile | None = None
         if root is not None:
@@ -283,6 +286,13 @@ class LocalMemories:
     def all(self) -> tuple[Memory, ...]:
         """The memories, the user's first."""
         return tuple(file.memory for file in self.files)
+
+    async def other_owners(self) -> list[str]:
+        """Return the owners of the store's other memories, the last changed first."""
+        stored = await self._store.sessions(memories=True, with_erased=False)
+        owners = [info.id.removeprefix(MEMORY_LOG_PREFIX) for info in stored]
+        own = {memory.owner for memory in self.all}
+        return [one for one in owners if one not in own and not one.endswith(FILES_LOG_SUFFIX)]
 
     def file_of(self, id: str) -> MemoryFile:
         """Return the file of the memory that an id of an entry belongs to."""

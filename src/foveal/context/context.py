@@ -81,6 +81,7 @@ from foveal.core.engine.context_arguments import (
     ContextArguments,
     check_extras,
     check_limit,
+    check_new_session_id,
     check_recorded,
     check_store,
     check_text,
@@ -1880,6 +1881,7 @@ async def _append_missing(store: Store, session: str, log: Sequence[Event]) -> N
     try:
         end = (await store.end(session)).next_seq
     except UnknownSession:
+        check_new_session_id("session", session)
         end = 0
     if end > len(log):
         held = f"it has {counted(end, 'event')}, and this context {len(log):,}"

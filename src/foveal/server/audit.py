@@ -16,9 +16,9 @@ import json
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
-from hashlib import blake2b
-from typing import Final, Literal, NamedTuple, TypeAlias
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from hashlib import blake2b, scrypt
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -52,6 +52,8 @@ _OWN_SETTINGS: Final = frozenset({"server.host", "server.port", "server.folder",
 _USER: Final = "user:"
 _SALT_BYTES: Final = 8
 _KEY_BYTES: Final = 10
+_SCRYPT_COST: Final = 1 << 14
+"""A digest takes about 40 ms and 16 MB."""
 _INSERT: Final = """INSERT INTO audit (key, at, tenant, actor, action, object, outcome, address)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _COLUMNS: Final = "id, at, tenant, actor, action, object, outcome, address"
@@ -152,17 +154,18 @@ class AuditTrail:
 
     async def record_config(self, config: Config, *, changed: Sequence[str] = ()) -> None:
         """Record the settings of a server by their digest, if they are not those of the last row. After a reload,
-        the row also has the names of the `changed` ones: the digest is the same if only a secret differs. Several
-        machines that reload at the same time write one row."""
-        now, digest = self._clock(), f"config:{_config_digest(config)}"
-        object = f"{digest} changed, {' '.join(changed)}" if changed else digest
+        the row also has the names of the `changed` ones. Several machines that reload at the same time write one
+        row."""
+        now = self._clock()
 
         async def act(db: Transaction) -> None:
             await db.lock("audit/config")
-            sql = "SELECT object, at FROM audit WHERE action = 'config' ORDER BY id DESC LIMIT 1"
-            (last, at), *_ = [*await db.fetch(sql), ("", 0.0)]
-            is_secret_change = bool(changed) and (last != object or now - at >= REPEAT_INTERVAL_S)
-            if last.partition(" ")[0] != digest or is_secret_change:
+            sql = "SELECT object FROM audit WHERE action = 'config' ORDER BY id DESC LIMIT 1"
+            (last,), *_ = [*await db.fetch(sql), ("",)]
+            last = last.partition(" ")[0]
+            digest = f"config:{_config_digest(config, last)}"
+            object = f"{digest} changed, {' '.join(changed)}" if changed else digest
+            if last != digest:
                 await db.execute(_INSERT, _new_key(now), now, "", COMMAND_LINE, "config", object, "ok", "")
 
         await self._database.write(act)
@@ -217,10 +220,22 @@ def _new_key(now: float) -> str:
     return f"{int(now * 1_000_000):014x}{secrets.token_hex(_KEY_BYTES)}"
 
 
-def _config_digest(config: Config) -> str:
-    """Return a digest of all settings but the place of a server: those of several machines are the same."""
+def _config_digest(config: Config, last: str) -> str:
+    """Return a digest of all settings but the place of a server: those of several machines are the same. Behind it,
+    if there are secrets, is one of them with the salt of the last row, which is slow to compute: a secret that is a
+    short word must not be found by trying."""
     shown = {entry.name: entry.value for entry in config.entries() if entry.name not in _OWN_SETTINGS}
-    return blake2b(json.dumps(shown, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+    found = blake2b(_json(shown), digest_size=8).hexdigest()
+    secrets_given = {name: value for name, value in config.hidden_values() if name not in _OWN_SETTINGS}
+    if not secrets_given:
+        return found
+    salt = last.split(".")[1] if "." in last else secrets.token_hex(_SALT_BYTES)
+    hidden = scrypt(_json(secrets_given), salt=salt.encode(), n=_SCRYPT_COST, r=8, p=1, dklen=8)
+    return f"{found}.{salt}.{hidden.hex()}"
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True, default=str).encode()
 
 
 def _storable_object(object: str) -> str:

@@ -7,6 +7,7 @@
    is none. An erased user's counts stay, without the user.
 4. What is not known is never counted as zero: `unpriced` calls are not in the dollars. An answer that came
    without usage, or broke off, is such a call.
+5. A model has one name: sessions name it with its service (`openai/gpt-4.1`), drop-in clients without (`gpt-4.1`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from foveal.core.log.events import AnyFact, Compacted, CompactionFailed, Event, 
 from foveal.core.models.cost import usage_cost
 from foveal.core.models.model import Model, model
 from foveal.errors import BadSetting, StoreError
+from foveal.providers.selection import SERVICE_ALIASES
 from foveal.server.databases import Database, Transaction
 
 UsageGroup: TypeAlias = Literal["tenant", "user", "model", "day"]
@@ -35,6 +37,7 @@ RETRY_DELAY_S: Final = 10.0
 """Seconds until counts are written again after the database could not be used."""
 MAX_MODEL_LABEL_CHARS: Final = 200
 UNKNOWN_MODEL: Final = "unknown"
+_OMITTED_SERVICES: Final = frozenset({"openai", "responses", "anthropic", "gemini"})
 MAX_USAGE_ROWS: Final = 10_000
 """Rows that one query returns, the largest first."""
 
@@ -86,7 +89,7 @@ def counted_usage(fact: AnyFact) -> tuple[str, UsageCount] | None:
     if isinstance(fact, Used):
         name, used = fact.model or UNKNOWN_MODEL, fact.billed
         cost = usage_cost(fact, _priced_model(name))
-        return name[:MAX_MODEL_LABEL_CHARS], UsageCount(
+        return model_label(name), UsageCount(
             calls=1,
             input=sum(one.input for one in used),
             cache_read=sum(one.cache_read for one in used),
@@ -96,7 +99,7 @@ def counted_usage(fact: AnyFact) -> tuple[str, UsageCount] | None:
             unpriced=int(cost is None),
         )
     if isinstance(fact, Compacted | CompactionFailed) and (metrics := read_metrics(fact)).asked:
-        return (fact.by or UNKNOWN_MODEL)[:MAX_MODEL_LABEL_CHARS], UsageCount(
+        return model_label(fact.by or UNKNOWN_MODEL), UsageCount(
             calls=metrics.asked,
             input=metrics.input - metrics.cached,
             cache_read=metrics.cached,
@@ -105,6 +108,14 @@ def counted_usage(fact: AnyFact) -> tuple[str, UsageCount] | None:
             unpriced=metrics.asked if metrics.cost is None else 0,
         )
     return None
+
+
+@lru_cache(maxsize=256)
+def model_label(name: str) -> str:
+    """Return the name under which the usage of a model is counted."""
+    service, _, bare = name.partition("/")
+    is_omitted = SERVICE_ALIASES.get(service, service) in _OMITTED_SERVICES and bool(bare)
+    return (bare if is_omitted else name)[:MAX_MODEL_LABEL_CHARS]
 
 
 @lru_cache(maxsize=256)
@@ -144,7 +155,7 @@ class DailyUsage:
         """Count an answered call whose usage is in no stored event; None if none was reported."""
         found = None if used is None else counted_usage(msgspec.structs.replace(used, model=model))
         _, count = found or (model, UsageCount(calls=1, unpriced=1))
-        self._add(tenant, session, model[:MAX_MODEL_LABEL_CHARS], count)
+        self._add(tenant, session, model_label(model), count)
 
     def _add(self, tenant: str, session: str, name: str, count: UsageCount) -> None:
         key = tenant, self._today(), session, name

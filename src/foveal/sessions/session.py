@@ -49,8 +49,8 @@ from foveal.core.engine.branches import (
 )
 from foveal.core.engine.context_arguments import (
     check_extras,
+    check_new_session_id,
     check_seq,
-    check_session_id,
     check_store,
     check_text,
     checked_facts,
@@ -76,6 +76,7 @@ from foveal.core.engine.settings import (
     opened_fact,
     opens_anew,
     recorded_reserve,
+    recorded_window,
     resolve_settings,
 )
 from foveal.core.engine.tool_deferral import ToolDeferral
@@ -335,6 +336,8 @@ class Session:
             engine = session._writer.begin() if is_new else await session._writer.load()
             if session._writer.is_erased:
                 raise SessionExists(id)
+            if not engine.next_seq:
+                check_new_session_id("id", id)
             before = engine.opened
             about = "" if engine.next_seq else folder
             reserve = resolved.caps.reserve
@@ -346,7 +349,9 @@ class Session:
                 unreadable = unreadable_after_switch(engine.view, opened, before)
                 instead = await session._facts_instead(engine, unreadable)
                 await session._writer.commit([opened, *instead, *(() if engine.next_seq else begin)])
-            elif recorded_reserve(opened) != recorded_reserve(before):
+            elif any(
+                recorded(opened) != recorded(before) for recorded in (recorded_reserve, recorded_window)
+            ):
                 session._unstored = (opened,)
             lost = lost_policy(before, engine.policy, given=settings)
             if lost and not is_new:
@@ -1430,7 +1435,7 @@ class Session:
                 other = await session.fork("demo-2")
             ```
         """
-        check_session_id("id", id)
+        check_new_session_id("id", id)
         async with self._lock:
             engine = await self._writer.refresh()
             last = engine.next_seq - 1 if at is None else seq_of(at, count=engine.next_seq)
@@ -1511,7 +1516,7 @@ class Session:
             ```
         """
         check_store(store, origin, field="origin")
-        check_session_id("id", id)
+        check_new_session_id("id", id)
         begin = checked_facts("begin", begin)
         facts = await carried_facts(
             store, origin, resolve_settings(model, **settings), carry=carry, begin=begin

@@ -604,7 +604,7 @@ def test_an_endless_pattern_is_stopped_and_earlier_matches_are_shown(folder: Pat
     output = call(box, "search", pattern="^(a+)+b?$|^aab")
     assert time.monotonic() - began < 30
     assert output.error
-    assert text_of(output.content).startswith("a:1: aab\n[foveal: stopped after 1 seconds")
+    assert text_of(output.content).startswith("a:1: aab\n[foveal: stopped after 1 second;")
 
 
 def test_a_search_stops_at_a_thousand_lines(box: Toolbox, folder: Path) -> None:

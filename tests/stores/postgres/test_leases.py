@@ -13,7 +13,7 @@ import pytest
 
 from foveal.errors import LeaseLost
 from foveal.stores.postgres.connection import PostgresPool, SqlStatement
-from foveal.stores.postgres.leases import LeaseTimes, PostgresWakeups, SessionLeases
+from foveal.stores.postgres.leases import LeaseTimes, PostgresWakeups, SessionLeases, lease_topic
 from support.gated_provider import run
 from support.waiting import DEADLINE_S, until
 
@@ -381,6 +381,24 @@ async def _take(member: Member) -> None:
 @run
 async def test_a_waiting_process_is_woken_by_the_release(postgres_url: str) -> None:
     await _hand_over(postgres_url, 10, poll_s=NEVER_S, listens=True)
+
+
+@run
+async def test_the_release_of_a_lease_that_nothing_waits_for_wakes_none(postgres_url: str) -> None:
+    async with cluster(postgres_url) as (one, other):
+        tried, locked = asyncio.Event(), asyncio.Event()
+        other.wakeups.subscribe(lease_topic("t", "tried"), tried.set)
+        other.wakeups.subscribe(lease_topic("t", "locked"), locked.set)
+        await asyncio.wait_for(locked.wait(), DEADLINE_S)  # all are called when it begins to listen
+        tried.clear()
+        locked.clear()
+        lease = await one.leases.try_lock("t", "tried")
+        assert lease is not None
+        lease.release()
+        async with one.leases.lock("t", "locked"):
+            pass
+        await asyncio.wait_for(locked.wait(), DEADLINE_S)
+        assert not tried.is_set()
 
 
 @run

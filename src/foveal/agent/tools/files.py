@@ -30,7 +30,7 @@ from foveal.agent.tools.search_worker import SKIPPED_FOLDERS
 from foveal.agent.tools.text_edit import replace_text
 from foveal.agent.tools.workspace import FileStamp, Workspace
 from foveal.config.project import FOLDER_FLAGS
-from foveal.core.wire.safe_print import exact_line, one_line, visible
+from foveal.core.wire.safe_print import exact_line, one_line, seconds_text, visible
 
 MAX_LISTED_ENTRIES: Final = 2_000
 """Most lines of a folder listing."""
@@ -494,6 +494,6 @@ async def _search(workspace: Workspace, timeout_s: float, given: Arguments) -> T
     result = await run_process(argv, cwd=workspace.root, env=without_secrets(os.environ), timeout_s=timeout_s)
     content = result.output.removesuffix("\n")
     if result.timed_out:
-        note = f"[foveal: stopped after {timeout_s:g} seconds; narrow the pattern, the path or the glob]"
+        note = f"[foveal: stopped after {seconds_text(timeout_s)}; narrow the pattern, the path or the glob]"
         content = str(append_note(content, note))
     return ToolOutput(content=content, error=result.status != 0, touched=(str(path),))

@@ -40,7 +40,7 @@ from foveal.agent.tool import (
 from foveal.agent.tools.process_group import OutputPipe
 from foveal.core.log.events import AnyPart, Content, Text
 from foveal.core.reduction.truncation import Limits
-from foveal.core.wire.safe_print import one_line, visible
+from foveal.core.wire.safe_print import one_line, seconds_text, visible
 from foveal.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class _McpConnection:
         try:
             _check_config(self.name, self.fields)
             if not await self._connect(timeout_s) and not self._stop_requested.is_set():
-                self._report_failure(f"did not answer within {timeout_s:g} seconds")
+                self._report_failure(f"did not answer within {seconds_text(timeout_s)}")
         except Exception as problem:  # noqa: BLE001 - the other servers continue after any error
             self._report_failure(describe_error(_root_cause(problem)))
         finally:

@@ -29,7 +29,7 @@ from foveal.agent.tools.approvals import commits_only
 from foveal.agent.tools.background_commands import JOB_TOOL, BackgroundCommands, aside_notes
 from foveal.agent.tools.process_group import ProcessResult, command_environment, run_process
 from foveal.agent.tools.workspace import Workspace
-from foveal.core.wire.safe_print import marked, visible
+from foveal.core.wire.safe_print import marked, seconds_text, visible
 
 DEFAULT_COMMAND_TIMEOUT_S: Final = 120.0
 MAX_COMMAND_TIMEOUT_S: Final = 600.0
@@ -377,7 +377,7 @@ def _status_lines(result: ProcessResult, timeout_s: float) -> list[str]:
     if named := _named_processes(result, is_in_group=False):
         lines.append(f"[foveal: it has left processes that still run{named}; kill NUMBER ends one]\n")
     if result.timed_out:
-        lines.append(f"[foveal: it was stopped after {timeout_s:g} seconds]\n")
+        lines.append(f"[foveal: it was stopped after {seconds_text(timeout_s)}]\n")
     if result.status >= 0:
         return [*lines, f"exit status {result.status}"]
     with suppress(ValueError):

@@ -132,15 +132,26 @@ def check_store(store: object, session: object, *, field: str = "session") -> No
     check_session_id(field, session)
 
 
+_ALLOWED_ID: Final = "the id of a session: at least one character, and none for control"
+
+
 def check_session_id(field: str, given: object) -> None:
     """Raise `BadSetting` unless this can be the id of a session: the ids of memories are none."""
     id = check_text(field, given, "the id of a session, a text")
-    if not id or any(unicodedata.category(char) == "Cc" for char in id):
-        raise BadSetting(field, given, "the id of a session: at least one character, and none for control")
+    if not id:
+        raise BadSetting(field, given, _ALLOWED_ID)
     if id.startswith(MEMORY_LOG_PREFIX):
         raise BadSetting(
             field, given, f"the id of a session; ids with `{MEMORY_LOG_PREFIX}` are those of memories"
         )
+
+
+def check_new_session_id(field: str, given: object) -> None:
+    """Raise `BadSetting` unless a session can be created with this id. Earlier versions allowed control characters,
+    and their sessions can still be opened."""
+    check_session_id(field, given)
+    if any(unicodedata.category(char) == "Cc" for char in str(given)):
+        raise BadSetting(field, given, _ALLOWED_ID)
 
 
 def check_recorded(view: View) -> None:

@@ -206,7 +206,8 @@ def _find_model(name: str, window: int | None, output: int | None) -> Model:
 def _with_limits(given: Model, window: int | None, output: int | None) -> Model:
     if window is not None:
         known = model(given.name, window=window)  # checks the value
-        given = replace(given, window=window, max_input=min(known.max_input, window))
+        sources = {**given.sources, "window": "yours"}
+        given = replace(given, window=window, max_input=min(known.max_input, window), sources=sources)
     if output is not None:
         check_whole_number("max_output_tokens", output, least=1)
         given = replace(given, max_output=min(output, given.window))
@@ -245,8 +246,8 @@ def opened_fact(
 
 def opens_anew(opened: Opened, before: Opened) -> bool:
     """Return whether a session continues with another model or policy, or with another setting for its thinking.
-    Another window alone is not recorded, and another reserve only with the next fact: a session that is only looked
-    at does not change."""
+    Another window or reserve alone is recorded only with the next fact: a session that is only looked at does not
+    change."""
     bindings = (extras(fact.settings).get(BINDING_SETTING) for fact in (opened, before))
     return (opened.model, opened.policy) != (before.model, before.policy) or len(set(bindings)) > 1
 

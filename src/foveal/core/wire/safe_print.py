@@ -10,7 +10,7 @@
    change.
 4. Only the printed text changes, never what is stored.
 
-`counted` is for numbers in such texts.
+`counted` and `seconds_text` are for numbers in such texts.
 """
 
 from __future__ import annotations
@@ -147,3 +147,8 @@ def _escape(match: re.Match[str]) -> str:
 def counted(count: int, unit: str, units: str = "") -> str:
     """Return a number with its unit, in the plural (`units`, by default with an s) unless it is 1."""
     return f"{count:,} {unit if count == 1 else units or f'{unit}s'}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration in words, such as `1 second` or `0.5 seconds`."""
+    return f"{seconds:g} second{'s' * (seconds != 1)}"

@@ -24,7 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from foveal import __version__
 from foveal.core.engine.metrics import Metrics
 from foveal.core.log.events import Event, Used
-from foveal.server.daily_usage import MAX_MODEL_LABEL_CHARS, UsageCount, counted_usage
+from foveal.server.daily_usage import UsageCount, counted_usage, model_label
 from foveal.server.runtime import (
     EventsStored,
     IllegalRequestMade,
@@ -164,7 +164,7 @@ class TenantMetrics:
 
 def _bounded_key(counts: Mapping[tuple[str, str], object], tenant: str, model: str) -> tuple[str, str]:
     """Return where to count; clients can send any name of a model, so the number of keys is bounded."""
-    key = tenant, model[:MAX_MODEL_LABEL_CHARS]
+    key = tenant, model_label(model)
     return key if key in counts or len(counts) < MAX_UNREAD_COUNTS else (OTHER_LABEL, OTHER_LABEL)
 
 

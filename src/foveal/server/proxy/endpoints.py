@@ -279,7 +279,6 @@ class ProxyEndpoints:
         except StoreError as failure:
             self._runtime.store_failed(tenant, failure)
             return None, "the store cannot be used now"
-        self._runtime.store_recovered(tenant)
         spender = spender._replace(conversation=exchange.session_id)  # for summaries from here on
         return exchange, _unchanged_because(exchange) if client_request.asks_for_compaction else ""
 

@@ -208,6 +208,8 @@ class Exchange:
         """The upstream's reply is complete and is being recorded."""
         self.recorded: asyncio.Event = asyncio.Event()
         """Set when the reply is recorded or never will be."""
+        self.is_stored: bool = False
+        """The reply is in the log."""
         self.is_counted: bool = False
         """Whether the usage of the reply is in the log."""
         self.body: bytes = b""
@@ -302,6 +304,7 @@ class Exchange:
             if reply is not None:
                 async with self._services.lock(self.session_id):
                     await self._record(reply)
+                self.is_stored = True
         finally:
             self.end()
 

@@ -109,8 +109,8 @@ class PendingIndex:
     def __init__(self, tenant: str, index: DigestIndex, on_failure: Callable[[StoreError], None]) -> None:
         self._tenant, self._index, self._on_failure = tenant, index, on_failure
         self._unwritten: dict[str, _Unwritten] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writes: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._writes: set[asyncio.Task[Any]] = set()
         """Those of the tasks that write to the index."""
 
     def add(
@@ -122,8 +122,8 @@ class PendingIndex:
             messages, rewound = [*before.messages, *messages], before.rewound if rewound is None else rewound
         self._unwritten[conversation.id] = _Unwritten(conversation, list(messages), rewound)
 
-    def schedule_write(self, session: str) -> asyncio.Task[None] | None:
-        """Write the messages of a session in the background, and return the task; None if there are none."""
+    def schedule_write(self, session: str) -> asyncio.Task[bool] | None:
+        """Start `write` in the background, and return its task; None if there is nothing to write."""
         if session not in self._unwritten:
             return None
         task = self.start(self.write(session))
@@ -137,11 +137,12 @@ class PendingIndex:
         if self._writes:
             await asyncio.wait(set(self._writes))
 
-    async def write(self, session: str) -> None:
-        """Write the messages of a session. A failed write is reported and dropped: the index is only a cache."""
+    async def write(self, session: str) -> bool:
+        """Write the messages of a session, and return whether this has written any. A failed write is reported and
+        dropped: the index is only a cache."""
         unwritten = self._unwritten.pop(session, None)
         if unwritten is None:
-            return
+            return False
         try:
             await self._index.add(
                 self._tenant,
@@ -154,12 +155,14 @@ class PendingIndex:
         except StoreError as problem:
             unwritten.conversation.forget_indexed_side_state()
             self._on_failure(problem)
+            return False
+        return True
 
     async def write_all(self) -> None:
         for session in list(self._unwritten):
             await self.write(session)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run `work` in the background; `close` waits for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -578,15 +581,18 @@ class TenantConversations:
         writing = self._pending.schedule_write(id)
         if writing is None or not claim.is_held:
             claim.release()
-            return
-        self._claims[id] = claim
+        else:
+            self._claims[id] = claim
 
-        def release(_: object) -> None:
+        def written(task: asyncio.Task[bool]) -> None:
             if self._claims.get(id) is claim:
                 del self._claims[id]
                 claim.release()
+            if exchange.is_stored and not task.cancelled() and task.result():
+                self._runtime.store_recovered(self._tenant.name)
 
-        writing.add_done_callback(release)
+        if writing is not None:
+            writing.add_done_callback(written)
 
     def _add_to_index(
         self,

@@ -7,7 +7,8 @@
    `lease_s` seconds after its last renewal; by its own monotonic clock the process gives it up after `give_up_s`.
 3. When a lease is lost, the block of `lock` is cancelled and `lock` raises `LeaseLost`. What the block still tries
    to write is refused, also if no other process has taken the lease yet.
-4. A waiting process is woken when the lease is released. It also polls, at the latest when the lease ends.
+4. A process that waits in `lock` is woken when another `lock` ends. It also polls, at the latest when the lease
+   ends. Nothing waits for a lease of `try_lock`, so its release wakes none.
 5. The row of a lease that was released, or has ended, more than `idle_s` seconds ago is removed, by any process
    that has leases. An epoch never returns, also if the row is inserted again: it is at least the id of the
    transaction that takes the lease, and a row is removed only if its epoch is below those of all later ones. So a
@@ -299,7 +300,7 @@ class SessionLeases:
             return None
 
         def release() -> None:
-            self._release(held)
+            self._release(held, wakes=False)
             lock.release()
 
         return SessionLease(release)
@@ -402,18 +403,19 @@ class SessionLeases:
 
     # ── Releasing ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _release(self, held: _Held) -> None:
+    def _release(self, held: _Held, *, wakes: bool = True) -> None:
         """Forget a lease at once and release it in the database soon: the caller does not wait for that."""
         if self._held.get(held.key) is held:
             del self._held[held.key]
-            self._run_in_background(self._release_in_database(held))
+            self._run_in_background(self._release_in_database(held, wakes=wakes))
 
-    async def _release_in_database(self, held: _Held) -> None:
+    async def _release_in_database(self, held: _Held, *, wakes: bool = True) -> None:
         with suppress(StoreError):  # then it ends by time
             tenant, session = held.key
             statement = SqlStatement(_RELEASE, (tenant, to_key(session), held.epoch, self._owner))
             await self._pool.run(tenant, statement, durable=False)
-        await self._wakeups.notify(lease_topic(*held.key))
+        if wakes:
+            await self._wakeups.notify(lease_topic(*held.key))
 
     def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
