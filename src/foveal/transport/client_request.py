@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -222,8 +222,11 @@ class ClientRequest:
 
     def count_same(self, blocks: Sequence[bytes]) -> int:
         """Return how many messages are, byte for byte, those of an earlier request with these blocks."""
-        known = range(min(len(blocks), len(self.blocks)))
-        count = bisect_left(known, True, key=lambda at: blocks[at] != self.blocks[at])  # noqa: FBT003
+        count = min(len(blocks), len(self.blocks))
+        while (
+            count and blocks[count - 1] != self.blocks[count - 1]
+        ):  # the key of a block covers those before it
+            count -= 1
         return self.messages.count_within(count * DIGESTED_BLOCK_BYTES)
 
     def message_bytes(self, at: int, count: int) -> int:
@@ -465,7 +468,7 @@ class KnownHistory(NamedTuple):
     digests: list[bytes]
     instructions: dict[int, bytes]
     values: array[int]
-    """For each block, how many values it has at most."""
+    """For each block of the body, how many values it has at most."""
 
     @classmethod
     def empty(cls) -> KnownHistory:
@@ -476,6 +479,12 @@ class KnownHistory(NamedTuple):
         count = bisect_right(self.ends, blocks * DIGESTED_BLOCK_BYTES)
         said = {place: text for place, text in self.instructions.items() if place < count}
         return KnownHistory(self.ends[:count], self.digests[:count], said, self.values[:blocks])
+
+    def with_values(self, body: bytes, start: int, blocks: int) -> KnownHistory:
+        """Return the messages with the values of all `blocks` of a body, which are counted where they are new."""
+        ends = (start + count * DIGESTED_BLOCK_BYTES for count in range(len(self.values) + 1, blocks + 1))
+        new = array("I", [most_values(body[end - DIGESTED_BLOCK_BYTES : end]) for end in ends])
+        return self._replace(values=self.values + new)
 
     @property
     def size(self) -> int:
@@ -544,12 +553,6 @@ def block_keys(text: bytes, start: int, last: bytes) -> list[bytes]:
     return found
 
 
-def _values_of_blocks(text: bytes, start: int, blocks: range) -> array[int]:
-    """Return how many values each of the `blocks` has at most; the first block begins at `start`."""
-    places = (start + number * DIGESTED_BLOCK_BYTES for number in blocks)
-    return array("I", [most_values(text[place : place + DIGESTED_BLOCK_BYTES]) for place in places])
-
-
 class SplitBody(NamedTuple):
     """A body without the messages that an earlier request had too."""
 
@@ -561,8 +564,6 @@ class SplitBody(NamedTuple):
     """Where the first message may begin."""
     blocks: list[bytes]
     """The keys of the blocks from there on."""
-    values: array[int]
-    """For each of them, how many values it has at most."""
     known: KnownHistory
     new: Raw
     """The list of the messages that are not known."""
@@ -584,13 +585,10 @@ class SplitBody(NamedTuple):
                 before = _decode_fields(body[: start - 1] + b"0}")
                 if next(reversed(before)) == name:  # otherwise the place is nested
                     blocks = block_keys(body, start, first_key)
-                    known = cache.find(blocks)
-                    values = known.values + _values_of_blocks(
-                        body, start, range(len(known.values), len(blocks))
-                    )
-                    after = most_values(body[start + len(blocks) * DIGESTED_BLOCK_BYTES :])
-                    check_values(body, values_before + sum(values) + after)
-                    return cls._at(body, start, before, blocks, known, values)
+                    known = cache.find(blocks).with_values(body, start, len(blocks))
+                    values_after = most_values(body[start + len(blocks) * DIGESTED_BLOCK_BYTES :])
+                    check_values(body, values_before + sum(known.values) + values_after)
+                    return cls._at(body, start, before, blocks, known)
         check_values(body, values_before + most_values(body[counted:]))
         return cls._whole(body, name)
 
@@ -599,18 +597,11 @@ class SplitBody(NamedTuple):
         str(body, "utf-8")  # msgspec does not check fields that stay raw bytes
         fields = _decode_fields(body)
         raw = fields.get(name, Raw(_NULL))
-        known = KnownHistory.empty()
-        return cls(fields, bytes(raw), 1, [], known.values, known, raw, 1)
+        return cls(fields, bytes(raw), 1, [], KnownHistory.empty(), raw, 1)
 
     @classmethod
     def _at(
-        cls,
-        body: bytes,
-        start: int,
-        before: dict[str, Raw],
-        blocks: list[bytes],
-        known: KnownHistory,
-        values: array[int],
+        cls, body: bytes, start: int, before: dict[str, Raw], blocks: list[bytes], known: KnownHistory
     ) -> SplitBody:
         """Split a body before whose list of messages are these fields, the last of which is its own. The rest of
         the list is decoded as one of another name, so that a second field of the same name is noticed."""
@@ -628,8 +619,7 @@ class SplitBody(NamedTuple):
             return cls._whole(body, name)
         new_start = len(body) - len(rest)
         field = memoryview(body)[start - 1 : new_start + len(listed) - 1]
-        fields = {**before, name: Raw(field), **after}
-        return cls(fields, body, start, blocks, values, known, new, new_start)
+        return cls({**before, name: Raw(field), **after}, body, start, blocks, known, new, new_start)
 
 
 class ClientHistory(NamedTuple):
@@ -660,7 +650,7 @@ class ClientHistory(NamedTuple):
         }
         refers = any(one.get("type") == "item_reference" for one in new)
         if not refers:
-            cache.add(split.blocks, KnownHistory(ends, digests, instructions, split.values))
+            cache.add(split.blocks, KnownHistory(ends, digests, instructions, known.values))
         return cls(messages, digests, instructions, refers)
 
 

@@ -84,8 +84,7 @@ def check_depth(text: bytes, limit: int, *, inside: int = 0) -> None:
 
 
 def check_values(text: bytes, at_most: int) -> None:
-    """Raise `HttpError` if JSON has too many values. It has `at_most` so many, so the text is read only if that would
-    be too many."""
+    """Raise `HttpError` if JSON has too many values; it is read only if `at_most`, a bound, is too many."""
     if at_most > MAX_JSON_VALUES and has_more_values_than(text, MAX_JSON_VALUES):
         raise HttpError(413, f"the JSON has more than {MAX_JSON_VALUES:,} values", code="too_many_values")
 
