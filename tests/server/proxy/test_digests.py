@@ -161,6 +161,18 @@ def test_blocks_of_another_owner_dialect_or_process_are_not_known(monkeypatch: p
     assert read_anew("openai_chat", "one")
 
 
+@pytest.mark.parametrize("has_siphash", [True, False])
+def test_each_half_of_a_key_depends_on_the_secret(
+    monkeypatch: pytest.MonkeyPatch, *, has_siphash: bool
+) -> None:
+    monkeypatch.setattr(client_request, "_HAS_SIPHASH", has_siphash)
+    one = ClientRequest("openai_chat", long_history()).blocks
+    monkeypatch.setattr(client_request, "_SECRET", bytes(32))
+    other = ClientRequest("openai_chat", long_history()).blocks
+    halves = [(a[:8] == b[:8], a[8:] == b[8:]) for a, b in zip(one, other, strict=True)]
+    assert set(halves) == {(False, False)}
+
+
 def values(count: int) -> str:
     return '{"role": "user", "content": [' + "0," * count + "0]}"
 
