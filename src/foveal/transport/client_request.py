@@ -8,6 +8,7 @@ provider's answer.
 from __future__ import annotations
 
 import re
+import sys
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
+from secrets import token_bytes
+from struct import Struct
 from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 import msgspec
@@ -25,7 +28,7 @@ from foveal.core.log.events import AnyFact, Dialect, ForeignSummary, Instructed,
 from foveal.core.wire import MessageChunk
 from foveal.core.wire.bound_thinking import has_thinking_blocks, with_dropped_blocks
 from foveal.core.wire.cache_marks import MAX_CACHE_MARKS, count_cache_marks_in_json, strip_cache_marks
-from foveal.core.wire.common import Json, native_dialect
+from foveal.core.wire.common import Json, most_values, native_dialect
 from foveal.core.wire.native_compaction import COMPACTION_TRIGGER
 from foveal.providers.anthropic import add_breakpoints
 from foveal.transport.digests import digest_of, empty_history_digest, extend_digests, is_instruction
@@ -63,7 +66,11 @@ CheckDepth: TypeAlias = Callable[[bytes, int], None]
 """Refuses a part of a body that is nested too deeply; the number is that of the levels around the part."""
 
 
-def _any_depth(text: bytes, inside: int) -> None:
+CheckValues: TypeAlias = Callable[[bytes, int], None]
+"""Refuses a body with too many values; it has at most as many as the number says."""
+
+
+def _accept(text: bytes, number: int) -> None:
     """Accept all: msgspec refuses what it cannot decode."""
 
 
@@ -76,13 +83,16 @@ class ClientRequest:
         *,
         model: str = "",
         asks_for_compaction: bool = False,
-        check_depth: CheckDepth = _any_depth,
+        owner: str = "",
+        check_values: CheckValues = _accept,
+        check_depth: CheckDepth = _accept,
     ) -> None:
-        """`cache` holds the digests of earlier requests. `model` is the model of a request that does not name it
-        in its body. A request to an endpoint that compacts `asks_for_compaction`. `check_depth` sees what no
+        """`cache` holds the digests of earlier requests; those of another `owner` are not found. `model` is the
+        model of a request that does not name it in its body. A request to an endpoint that compacts
+        `asks_for_compaction`. `check_values` is called before anything is decoded, `check_depth` with what no
         earlier request of the cache had."""
         self.dialect: Dialect = dialect
-        self._check_depth = check_depth
+        self._owner, self._check_values, self._check_depth = owner, check_values, check_depth
         self._cache = cache if cache is not None else RequestCache()
         self.body: bytes = body
         self.fields: dict[str, Raw] = {}
@@ -93,6 +103,8 @@ class ClientRequest:
         """For each message, the digest of the history up to it."""
         self.instructions: dict[int, bytes] = {}
         """For each instruction among the messages: its position and the digest of its text."""
+        self.blocks: Sequence[bytes] = ()
+        """The keys of the blocks of the messages."""
         self.max_tokens: int = 0
         """The client's limit for the answer; 0 if it sets none."""
         self.asked_max_tokens: int = 0
@@ -109,11 +121,12 @@ class ClientRequest:
     def _read(self) -> str:
         name = _MESSAGES_FIELD[self.dialect]
         try:
-            split = SplitBody.read(self.body, name, self.dialect, self._cache)
+            first = first_block_key(self.dialect, self._owner)
+            split = SplitBody.read(self.body, name, self._cache, first, self._check_values)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             self._check_depth(self.body, 0)
             return "the body is not a JSON object"
-        self.fields = split.fields
+        self.fields, self.blocks = split.fields, split.blocks
         beside = (value for field, value in self.fields.items() if field != name)
         self._check_depth(b",".join((*beside, split.new)), 1)
         return self._read_fields() or self._read_history(split)
@@ -206,6 +219,15 @@ class ClientRequest:
 
     def _read_one(self, at: int) -> Iterator[MessageChunk]:
         return wire.wire_for(self.dialect).read(self.messages[at : at + 1])
+
+    def count_same(self, blocks: Sequence[bytes]) -> int:
+        """Return how many messages are, byte for byte, those of an earlier request with these blocks."""
+        count = min(len(blocks), len(self.blocks))
+        while (
+            count and blocks[count - 1] != self.blocks[count - 1]
+        ):  # the key of a block covers those before it
+            count -= 1
+        return self.messages.count_within(count * DIGESTED_BLOCK_BYTES)
 
     def message_bytes(self, at: int, count: int) -> int:
         """Return the size in bytes of `count` messages from position `at` on."""
@@ -355,14 +377,18 @@ class RequestTemplate(NamedTuple):
 
 # ── Client history ─────────────────────────────────────────────────────────────────────────────────────
 # The messages of a request, decoded and digested only where they are new. A client sends the same bytes again
-# with a little more at the end, so the bytes of the list are digested in blocks, which needs no JSON decoder. A
+# with a little more at the end, so the bytes of the list are compared in blocks, which needs no JSON decoder. A
 # message that ends within the blocks of an earlier request has the same digest there, and is decoded only when it
 # is used.
+#
+# Of an earlier request, no bytes are kept, only a key of 128 bits for each block. No client can make two different
+# blocks have one key: it depends on secrets of this process, is never told, and covers all bytes before the block,
+# the dialect and the owner.
 
 MAX_CACHED_DIGESTS: Final = 400_000
 """Digests in the cache: of messages and of blocks, of all requests together."""
 DIGESTED_BLOCK_BYTES: Final = 4 * 1024
-"""Bytes that are digested together. What follows the last whole block that an earlier request had is read anew."""
+"""Bytes that have one key. What follows the last whole block that an earlier request had is read anew."""
 MAX_FIELD_PLACES: Final = 8
 """Places of a body that are tried as the field with the messages: others may be nested, in the schema of a tool."""
 _decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
@@ -373,6 +399,9 @@ _REST: Final = "\0"
 """Name under which the end of a list is decoded."""
 _REST_HEAD: Final = b'{"\\u0000":['
 _SUMMARY_TYPE: Final = b'"compaction'
+_SECRET: Final = token_bytes(32)
+_HAS_SIPHASH: Final = sys.hash_info.algorithm.startswith("siphash") and sys.hash_info.width == 64
+_two_numbers: Final = Struct("qq").pack
 
 
 class ClientMessages(Sequence[Json]):
@@ -418,6 +447,10 @@ class ClientMessages(Sequence[Json]):
         first, end = self._place(at)
         return end - first
 
+    def count_within(self, size: int) -> int:
+        """Return how many messages end within so many bytes."""
+        return bisect_right(self._ends, size)
+
     def _place(self, at: int) -> tuple[int, int]:
         if not 0 <= at < len(self._ends):
             raise IndexError(at)
@@ -434,15 +467,24 @@ class KnownHistory(NamedTuple):
     """Where each ends, in bytes from the beginning of the first."""
     digests: list[bytes]
     instructions: dict[int, bytes]
+    values: array[int]
+    """For each block of the body, how many values it has at most."""
 
     @classmethod
     def empty(cls) -> KnownHistory:
-        return cls(array("Q"), [], {})
+        return cls(array("Q"), [], {}, array("I"))
 
-    def first(self, count: int) -> KnownHistory:
-        """Return the first `count` messages."""
+    def first(self, blocks: int) -> KnownHistory:
+        """Return the messages that end within the first `blocks`."""
+        count = bisect_right(self.ends, blocks * DIGESTED_BLOCK_BYTES)
         said = {place: text for place, text in self.instructions.items() if place < count}
-        return KnownHistory(self.ends[:count], self.digests[:count], said)
+        return KnownHistory(self.ends[:count], self.digests[:count], said, self.values[:blocks])
+
+    def with_values(self, body: bytes, start: int, blocks: int) -> KnownHistory:
+        """Return the messages with the values of all `blocks` of a body, which are counted where they are new."""
+        ends = (start + count * DIGESTED_BLOCK_BYTES for count in range(len(self.values) + 1, blocks + 1))
+        new = array("I", [most_values(body[end - DIGESTED_BLOCK_BYTES : end]) for end in ends])
+        return self._replace(values=self.values + new)
 
     @property
     def size(self) -> int:
@@ -451,12 +493,12 @@ class KnownHistory(NamedTuple):
 
 
 class RequestCache:
-    """Histories of earlier requests, found by the digests of their blocks; those that were not continued for the
+    """Histories of earlier requests, found by the keys of their blocks; those that were not continued for the
     longest time are removed first."""
 
     def __init__(self) -> None:
         self._histories: OrderedDict[bytes, tuple[KnownHistory, list[bytes]]] = OrderedDict()
-        """Each with the digests of its blocks, by the last of these."""
+        """Each with the keys of its blocks, by the last of these."""
         self._last_blocks: dict[bytes, bytes] = {}
         """For each block, the last one of the newest history that has it."""
         self._size = 0
@@ -466,7 +508,7 @@ class RequestCache:
         for count in range(len(blocks), 0, -1):
             if (last := self._last_blocks.get(blocks[count - 1])) is not None:
                 known, _ = self._histories[last]
-                return known.first(bisect_right(known.ends, count * DIGESTED_BLOCK_BYTES))
+                return known.first(count)
         return KnownHistory.empty()
 
     def add(self, blocks: Sequence[bytes], known: KnownHistory) -> None:
@@ -491,11 +533,22 @@ class RequestCache:
                 del self._last_blocks[block]
 
 
-def block_digests(text: bytes, start: int, dialect: Dialect) -> list[bytes]:
-    """Return, for each whole block from `start` on, the digest of the bytes up to its end."""
-    last, found, view = dialect.encode(), list[bytes](), memoryview(text)
+def first_block_key(dialect: Dialect, owner: str) -> bytes:
+    """Return what stands for the key before the first block."""
+    return blake2b(f"{dialect} {owner}".encode(), digest_size=16, key=_SECRET).digest()
+
+
+def block_keys(text: bytes, start: int, last: bytes) -> list[bytes]:
+    """Return, for each whole block from `start` on, the key of the bytes up to its end; `last` is that before the
+    first. Two SipHashes take half the time of BLAKE2b; `hash` has only 64 bits, and a fixed PYTHONHASHSEED is no
+    secret, so each begins with secret bytes."""
+    found: list[bytes] = []
     for end in range(start + DIGESTED_BLOCK_BYTES, len(text) + 1, DIGESTED_BLOCK_BYTES):
-        last = blake2b(view[end - DIGESTED_BLOCK_BYTES : end], digest_size=16, key=last).digest()
+        block = last + text[end - DIGESTED_BLOCK_BYTES : end]
+        if _HAS_SIPHASH:
+            last = _two_numbers(hash(block), hash(_SECRET + block))
+        else:
+            last = blake2b(block, digest_size=16, key=_SECRET).digest()
         found.append(last)
     return found
 
@@ -510,7 +563,7 @@ class SplitBody(NamedTuple):
     start: int
     """Where the first message may begin."""
     blocks: list[bytes]
-    """The digests of the blocks from there on."""
+    """The keys of the blocks from there on."""
     known: KnownHistory
     new: Raw
     """The list of the messages that are not known."""
@@ -518,15 +571,25 @@ class SplitBody(NamedTuple):
     """Where the first of them may begin."""
 
     @classmethod
-    def read(cls, body: bytes, name: str, dialect: Dialect, cache: RequestCache) -> SplitBody:
-        """Split a body whose messages are in the field `name`; raises the decoder's errors."""
+    def read(
+        cls, body: bytes, name: str, cache: RequestCache, first_key: bytes, check_values: CheckValues
+    ) -> SplitBody:
+        """Split a body whose messages are in the field `name`; raises the decoder's errors, and those of
+        `check_values`."""
         places = re.finditer(rb'"%b"\s*:\s*\[' % name.encode(), body)
+        values_before = counted = 0
         for start in (place.end() for place in islice(places, MAX_FIELD_PLACES)):
+            values_before, counted = values_before + most_values(body[counted:start]), start
+            check_values(body, values_before)
             with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
                 before = _decode_fields(body[: start - 1] + b"0}")
                 if next(reversed(before)) == name:  # otherwise the place is nested
-                    blocks = block_digests(body, start, dialect)
-                    return cls._at(body, start, before, blocks, cache.find(blocks))
+                    blocks = block_keys(body, start, first_key)
+                    known = cache.find(blocks).with_values(body, start, len(blocks))
+                    values_after = most_values(body[start + len(blocks) * DIGESTED_BLOCK_BYTES :])
+                    check_values(body, values_before + sum(known.values) + values_after)
+                    return cls._at(body, start, before, blocks, known)
+        check_values(body, values_before + most_values(body[counted:]))
         return cls._whole(body, name)
 
     @classmethod
@@ -587,7 +650,7 @@ class ClientHistory(NamedTuple):
         }
         refers = any(one.get("type") == "item_reference" for one in new)
         if not refers:
-            cache.add(split.blocks, KnownHistory(ends, digests, instructions))
+            cache.add(split.blocks, KnownHistory(ends, digests, instructions, known.values))
         return cls(messages, digests, instructions, refers)
 
 

@@ -287,6 +287,8 @@ class ReplyCopy:
     def __init__(self, dialect: Dialect) -> None:
         self.size: int = 0
         """Bytes so far, including those of a copy that was dropped."""
+        self.is_too_large: bool = False
+        """Whether the response is too large to be read; then nothing is kept."""
         self._dialect: Dialect = dialect
         self._find_end = STREAM_ENDS[dialect].search
         self._chunks: list[bytes] = []
@@ -294,23 +296,20 @@ class ReplyCopy:
         """The end of the previous chunk."""
         self._early_reads_left = MAX_EARLY_READS
 
-    @property
-    def is_too_large(self) -> bool:
-        """Whether the response is too large to be read; then nothing is kept."""
-        return self.size > MAX_RECORDED_REPLY_BYTES
-
     def ends(self, chunk: bytes) -> bool:
         """Return whether a chunk that is not added yet contains the event that ends the stream."""
         return self._find_end(self._tail + chunk if self._tail else chunk) is not None
 
-    def add(self, chunk: bytes) -> None:
-        """Keep a chunk, unless the response is too large."""
+    def add(self, chunk: bytes) -> bool:
+        """Keep a chunk; return False, and keep nothing any more, if the response is too large."""
         # A marker contains no line break, so the next chunk can complete one only if this chunk ends within a line.
-        self._tail = b"" if chunk.endswith(b"\n") else (self._tail + chunk)[-_TAIL_BYTES:]
+        self._tail = b"" if chunk[-1:] == b"\n" else (self._tail + chunk)[-_TAIL_BYTES:]
         self.size += len(chunk)
         self._chunks.append(chunk)
-        if self.is_too_large:
+        if self.size > MAX_RECORDED_REPLY_BYTES:
+            self.is_too_large = True
             self._chunks.clear()
+        return not self.is_too_large
 
     def may_read_early(self) -> bool:
         """Return whether an apparent end is worth a look, and count it."""

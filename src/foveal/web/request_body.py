@@ -23,6 +23,7 @@ from msgspec import inspect
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from foveal.core.wire.common import most_values
 from foveal.core.wire.safe_print import one_line
 from foveal.web.event_stream import encode_struct
 from foveal.web.http_errors import HttpError
@@ -45,13 +46,7 @@ def is_deeper_than(text: bytes, limit: int) -> bool:
 
 def has_more_values_than(text: bytes, limit: int) -> bool:
     """Return whether all arrays and objects together hold more than `limit` values."""
-    if _count_marks(text) <= limit:
-        return False
-    return _count_marks(_without_strings(text)) > limit
-
-
-def _count_marks(text: bytes) -> int:
-    return len(text) - len(text.translate(None, b",[{"))  # one pass, where `count` takes three
+    return most_values(text) > limit and most_values(_without_strings(text)) > limit
 
 
 def _without_strings(text: bytes) -> bytes:
@@ -76,7 +71,8 @@ async def read_bytes(request: Request) -> bytes:
 
     Raises `HttpError` if the body is incomplete, nested too deeply, or has too many values.
     """
-    data = await read_unchecked_depth(request)
+    data = await read_unchecked(request)
+    check_values(data, most_values(data))
     check_depth(data, request.scope["state"]["max_depth"])
     return data
 
@@ -87,15 +83,18 @@ def check_depth(text: bytes, limit: int, *, inside: int = 0) -> None:
         raise HttpError(400, f"the JSON is nested more than {limit:,} levels deep", code="too_deep")
 
 
-async def read_unchecked_depth(request: Request) -> bytes:
-    """Return the bytes of a body as `read_bytes` does, of any depth: the caller uses `check_depth`."""
+def check_values(text: bytes, at_most: int) -> None:
+    """Raise `HttpError` if JSON has too many values; it is read only if `at_most`, a bound, is too many."""
+    if at_most > MAX_JSON_VALUES and has_more_values_than(text, MAX_JSON_VALUES):
+        raise HttpError(413, f"the JSON has more than {MAX_JSON_VALUES:,} values", code="too_many_values")
+
+
+async def read_unchecked(request: Request) -> bytes:
+    """Return the bytes of a body as `read_bytes` does; the caller uses `check_values` and `check_depth`."""
     try:
-        data = await request.body()
+        return await request.body()
     except ClientDisconnect:
         raise HttpError(400, "the connection ended before the body did", code="incomplete") from None
-    if has_more_values_than(data, MAX_JSON_VALUES):
-        raise HttpError(413, f"the JSON has more than {MAX_JSON_VALUES:,} values", code="too_many_values")
-    return data
 
 
 async def read_struct(request: Request, struct: type[T]) -> T:

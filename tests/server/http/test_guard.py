@@ -452,10 +452,13 @@ def test_values_are_counted_outside_strings() -> None:
 
 
 def test_a_body_with_too_many_values_is_not_decoded(tmp_path: Path) -> None:
+    too_many = b"[" + b"0," * 1_000_001 + b"0]"
     with ProxyServer(tmp_path, environment=SCRIPTED) as proxy:
-        answer = ask(proxy.url, "/api/sessions", body=b"[" + b"0," * 1_000_001 + b"0]")
-    assert answer.status == 413
-    assert "1,000,000 values" in message(answer, "/api/sessions")
+        for path in ("/api/sessions", "/v1/chat/completions", "/v1/messages"):
+            for body in (too_many, b'{"model": "m", "messages": ' + too_many + b"}"):
+                answer = ask(proxy.url, path, body=body)
+                assert answer.status == 413
+                assert "1,000,000 values" in message(answer, path)
 
 
 def test_a_compressed_body_is_refused(proxy: ProxyServer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import apsw
@@ -13,12 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.log import Dialect
+from foveal.core.wire.common import most_values
 from foveal.errors import MalformedMessage
 from foveal.server.databases.sqlite_database import SQLITE_TABLES
 from foveal.server.proxy import digest_index
 from foveal.transport import client_request, upstream_reply
 from foveal.transport.client_request import ClientRequest, RequestCache
 from foveal.transport.digests import count_up_to, history_digests
+from foveal.web import request_body
+from foveal.web.http_errors import HttpError
+from foveal.web.request_body import check_values
 
 Json = dict[str, Any]
 DIALECTS: list[Dialect] = ["openai_chat", "openai_responses", "anthropic"]
@@ -70,6 +74,7 @@ def body_with(
     ),
     st.sampled_from([{}, {"model": "other"}, {"tools": [{"messages": [1], "input": [2]}]}, {"\0": [3]}]),
     st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " : ")]),
+    st.booleans(),
 )
 def test_the_request_cache_changes_nothing(
     histories: list[list[Json]],
@@ -79,17 +84,26 @@ def test_the_request_cache_changes_nothing(
     before: Json,
     after: Json,
     separators: tuple[str, str],
+    has_siphash: bool,
 ) -> None:
     memory, whole, name = RequestCache(), list[Json](), LIST_FIELD[dialect]
+    bounds: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_request, "DIGESTED_BLOCK_BYTES", block)
+        patch.setattr(client_request, "_HAS_SIPHASH", has_siphash)
         for messages in histories:
             whole = [*whole, *messages]
             for history in (whole, [*whole[:edited], {"role": "user", "content": "edited"}], whole[:edited]):
                 body = body_with(history, dialect, before=before, after=after, separators=separators)
                 remembered, anew = (
-                    ClientRequest(dialect, body, known, model="m") for known in (memory, RequestCache())
+                    ClientRequest(
+                        dialect, body, known, model="m", check_values=lambda _, number: bounds.append(number)
+                    )
+                    for known in (memory, RequestCache())
                 )
+                assert bounds[-1] == most_values(body)
+                assert bounds == sorted(bounds[: len(bounds) // 2]) * 2
+                bounds.clear()
                 assert remembered.problem == anew.problem
                 assert remembered.digests == anew.digests == digests(list(anew.messages), dialect)
                 assert remembered.instructions == anew.instructions
@@ -98,6 +112,96 @@ def test_the_request_cache_changes_nothing(
                 assert decoded == json.loads(body)
                 assert len(anew.messages) == len(history)
                 assert [json.loads(anew.messages.text(at)) for at in range(len(history))] == decoded[name]
+
+
+def long_history(at: int = -1, content: str = "") -> bytes:
+    """Return a request with many messages, one of which may have another content."""
+    messages = [{"role": "user", "content": f"question {number:05}"} for number in range(2_000)]
+    if at >= 0:
+        messages[at]["content"] = content
+    return json.dumps({"model": "gpt-4.1", "messages": messages}).encode()
+
+
+@pytest.mark.parametrize("at", [0, 1, 900, 1_990, 1_999])
+@pytest.mark.parametrize("content", ["question ____!", "a question that is longer"])
+def test_what_follows_a_changed_message_is_not_taken_for_known(at: int, content: str) -> None:
+    memory = RequestCache()
+    before = ClientRequest("openai_chat", long_history(), memory)
+    edited = ClientRequest("openai_chat", long_history(at, content), memory)
+    assert edited.digests == ClientRequest("openai_chat", long_history(at, content)).digests
+    assert edited.digests[at:] != before.digests[at:]
+    assert at - 200 < edited.count_same(before.blocks) <= at
+    again = ClientRequest("openai_chat", long_history(), memory)
+    assert 1_800 < again.count_same(before.blocks) <= 2_000
+    assert at - 200 < again.count_same(edited.blocks) <= at
+
+
+@pytest.mark.parametrize("moved", [b" ", b'{"role": "user", "content": "0"}, '])
+def test_a_history_that_has_moved_has_no_known_block(moved: bytes) -> None:
+    before = ClientRequest("openai_chat", long_history())
+    request = ClientRequest("openai_chat", long_history().replace(b"[{", b"[" + moved + b"{", 1))
+    assert len(before.blocks) > 10
+    assert not set(before.blocks) & set(request.blocks)
+
+
+def test_blocks_of_another_owner_dialect_or_process_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = RequestCache()
+
+    def read_anew(dialect: Dialect, owner: str) -> bool:
+        seen = list[bytes]()
+        body = long_history()
+        ClientRequest(dialect, body, memory, owner=owner, check_depth=lambda text, _: seen.append(text))
+        return sum(map(len, seen)) > len(body) // 2
+
+    assert read_anew("openai_chat", "one")
+    assert not read_anew("openai_chat", "one")
+    assert read_anew("openai_chat", "two")
+    assert read_anew("anthropic", "one")
+    monkeypatch.setattr(client_request, "_SECRET", bytes(32))
+    assert read_anew("openai_chat", "one")
+
+
+@pytest.mark.parametrize("has_siphash", [True, False])
+def test_each_half_of_a_key_depends_on_the_secret(
+    monkeypatch: pytest.MonkeyPatch, *, has_siphash: bool
+) -> None:
+    monkeypatch.setattr(client_request, "_HAS_SIPHASH", has_siphash)
+    one = ClientRequest("openai_chat", long_history()).blocks
+    monkeypatch.setattr(client_request, "_SECRET", bytes(32))
+    other = ClientRequest("openai_chat", long_history()).blocks
+    halves = [(a[:8] == b[:8], a[8:] == b[8:]) for a, b in zip(one, other, strict=True)]
+    assert set(halves) == {(False, False)}
+
+
+def values(count: int) -> str:
+    return '{"role": "user", "content": [' + "0," * count + "0]}"
+
+
+@pytest.mark.parametrize(
+    ("end", "is_refused"),
+    [
+        ("]}", False),
+        ("," + values(200) + "]}", False),
+        ("," + values(500) + "]}", True),
+        ('], "tools": [' + "1," * 500 + "1]}", True),
+        ('], "messages": [' + "1," * 500 + "1]}", True),
+        ('], "user": "' + "[,{" * 500 + '"}', False),
+    ],
+)
+def test_values_are_limited_in_what_is_known_and_new_together(
+    monkeypatch: pytest.MonkeyPatch, end: str, *, is_refused: bool
+) -> None:
+    monkeypatch.setattr(request_body, "MAX_JSON_VALUES", 1_000)
+    monkeypatch.setattr(client_request, "DIGESTED_BLOCK_BYTES", 64)
+    memory = RequestCache()
+    known = '{"model": "gpt-4.1", "messages": [' + ",".join([values(200)] * 3)
+    for last in ("]}", end, end, "]}"):
+        with (
+            pytest.raises(HttpError, match="more than 1,000 values")
+            if is_refused and last == end
+            else nullcontext()
+        ):
+            ClientRequest("openai_chat", (known + last).encode(), memory, check_values=check_values)
 
 
 HELLO: Json = {"role": "user", "content": "hello " * 9}

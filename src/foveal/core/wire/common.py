@@ -224,6 +224,11 @@ def has_null(text: bytes) -> bool:
     return b":null" in text or b",null" in text or b"[null" in text or text == b"null"
 
 
+def most_values(text: bytes) -> int:
+    """Return how many values the arrays and objects of JSON text hold at most: marks inside strings count too."""
+    return len(text) - len(text.translate(None, b",[{"))  # one pass, where `count` takes three
+
+
 def _is_finite(value: object) -> bool:
     try:
         _finite_encoder.encode(value)

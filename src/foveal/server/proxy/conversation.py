@@ -6,10 +6,10 @@ Every change requires the session lock. `transport.recognised_messages` says how
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -98,6 +98,8 @@ class ProxiedConversation(RecognisedMessages):
         """The client's limit for the answer and the one that was sent in its place, as the newest note has them."""
         self.users: set[str] = set()
         """The recorded users of the session, as this process knows them."""
+        self.client_facts: ClientFacts = ClientFacts()
+        """What the newest reduced request showed in the client's versions."""
         self.last_sent_messages: Sequence[dict[str, Any]] = ()
         """The unmarked messages of the previous reduced request: cache marks depend on them."""
 
@@ -136,6 +138,7 @@ class ProxiedConversation(RecognisedMessages):
     ) -> None:
         """Set the state from the index; `newer` are the events after the last indexed message."""
         self.set_messages(messages, side_state)
+        self.client_facts = ClientFacts()
         self.forget_indexed_side_state()
         self._unindexed = [event.fact for event in newer if is_message(event.fact)]
         self.is_outdated = False
@@ -317,23 +320,59 @@ def restore_client_facts(
     fitted: Fitted, conversation: ProxiedConversation, request: ClientRequest
 ) -> list[AnyFact]:
     """Return the facts of a fitted request, those that are shown whole in the client's version."""
-    return list(_MessageFinder(conversation, request).facts(fitted))
+    return conversation.client_facts.restore(fitted, conversation, request)
+
+
+class _ClientFact(NamedTuple):
+    fact: AnyFact
+    end: int
+    """How many messages of the request decide what it is."""
+
+
+class ClientFacts:
+    """The facts that one request showed in the client's version, so that the next one reads only new messages.
+
+    A fact counts for the next request only if all messages that it depends on are the same bytes there."""
+
+    def __init__(self) -> None:
+        self._blocks: Sequence[bytes] = ()
+        self._shown: dict[int, _ClientFact] = {}
+        """By event."""
+
+    def restore(
+        self, fitted: Fitted, conversation: ProxiedConversation, request: ClientRequest
+    ) -> list[AnyFact]:
+        """Return the facts of a fitted request, those that are shown whole in the client's version."""
+        count = request.count_same(self._blocks)
+        same = {seq: shown for seq, shown in self._shown.items() if shown.end <= count}
+        finder = _MessageFinder(conversation, request, same)
+        facts = list(finder.facts(fitted))
+        self._blocks, self._shown = request.blocks, finder.shown
+        return facts
 
 
 class _MessageFinder:
     """Finds the client's message for an event of the log."""
 
-    def __init__(self, conversation: ProxiedConversation, request: ClientRequest) -> None:
+    def __init__(
+        self, conversation: ProxiedConversation, request: ClientRequest, same: Mapping[int, _ClientFact]
+    ) -> None:
+        """`same`: what is known of the request from the one before."""
+        self.shown: dict[int, _ClientFact] = {}
+        """What was found, by event."""
+        self._same = same
         self._request = request
         self._indexed: Sequence[IndexedMessage] = conversation.messages
         self._instructions = {
             conversation.newest_version(digest): at for at, digest in self._known_instructions(conversation)
         }
         self._read: dict[int, tuple[AnyFact, ...]] = {}
+        self._ends: dict[int, int] = {}
+        """For each message that was read, how many messages of the request decide what it is."""
 
     def facts(self, fitted: Fitted) -> Iterator[AnyFact]:
         for fact, seq in zip(fitted.facts, fitted.seqs, strict=True):
-            own = fact if seq < 0 else self._client_fact(fact, seq)
+            own = fact if seq < 0 else self._own_fact(fact, seq)
             if isinstance(own, ModelSaid) and 0 <= seq < fitted.thinking_from:
                 own = replace(own, content=without_thinking(own.content))
             yield own
@@ -344,12 +383,24 @@ class _MessageFinder:
             if conversation.has(digest):
                 yield at, digest
 
-    def _client_fact(self, fact: AnyFact, seq: int) -> AnyFact:
-        """Return the client's version of a fact; the fact itself if there is none."""
+    def _own_fact(self, fact: AnyFact, seq: int) -> AnyFact:
+        """Return the client's version of a fact, from the request before if it is the same there."""
         if isinstance(fact, Instructed):
             at = self._instructions.get(seq)
             return fact if at is None else self._request.instruction(at) or fact
-        position = bisect_left(self._indexed, seq, key=_seq)
+        if (known := self._same.get(seq)) is None:
+            position = bisect_left(self._indexed, seq, key=_seq)
+            own = self._client_fact(fact, seq, position)
+            if own is fact:
+                return fact
+            # The log's fact is kept for an equal one: it is in memory anyway.
+            known = _ClientFact(fact if own == fact else own, self._ends[position])
+        self.shown[seq] = known
+        return known.fact
+
+    def _client_fact(self, fact: AnyFact, seq: int, position: int) -> AnyFact:
+        """Return the client's version of a fact, which is in the message at a position of the conversation; the
+        fact itself if there is none."""
         if isinstance(fact, ModelSaid | ForeignSummary) and position < len(self._indexed):
             # A message with a compaction block is several facts of these types, one after the other.
             facts, place = self._message_facts(position), seq - self._indexed[position].seq - 1
@@ -379,6 +430,7 @@ class _MessageFinder:
             end, before = self._end_in_request(position), self._end_in_request(position - 1)
             if end is None or before is None:
                 return ()
+            self._ends[position] = max(position, before, end) + 1
             messages = self._request.messages[before + 1 : end + 1]
             chunks = wire.wire_for(self._request.dialect).read(messages)
             self._read[position] = tuple(fact for chunk in chunks for fact in chunk.facts)

@@ -120,13 +120,15 @@ class ProxyEndpoints:
     async def _forward(self, request: Request, dialect: Dialect, *, path: str = "") -> Response:
         """Answer a request; one with a `path` of its own goes to an endpoint that compacts."""
         began = time.perf_counter()
-        body = await request_body.read_unchecked_depth(request)
+        body = await request_body.read_unchecked(request)
         max_depth: int = request.state.max_depth
         client_request = ClientRequest(
             dialect,
             body,
             self._upstreams.request_cache,
             asks_for_compaction=bool(path),
+            owner=request.state.caller.tenant,
+            check_values=request_body.check_values,
             check_depth=lambda text, inside: request_body.check_depth(text, max_depth, inside=inside),
         )
         self._limits.check(client_request)

@@ -202,9 +202,10 @@ _WAITING: Final[dict[aiohttp.StreamReader, StreamRelay]] = {}
 class StreamRelay:
     def __init__(self, response: aiohttp.ClientResponse, forward: Callable[[bytes], bool]) -> None:
         """`forward` returns whether it has forwarded the chunk; it must not raise."""
+        self.forward: Callable[[bytes], bool] = forward
+        self.waiter: asyncio.Future[None]
+        """Set while the task waits, done when it is woken."""
         self._content = response.content
-        self._forward = forward
-        self._waiter: asyncio.Future[None] | None = None
 
     async def next_chunk(self) -> bytes:
         """Return the next bytes that `forward` does not take; b"" at the end. Raises the errors of aiohttp."""
@@ -216,22 +217,18 @@ class StreamRelay:
 
     async def _wait(self) -> None:
         content = self._content
-        self._waiter = asyncio.get_running_loop().create_future()
+        self.waiter = asyncio.get_running_loop().create_future()
         _WAITING[content], content.__class__ = self, _RelayedContent
         try:
-            await self._waiter
+            await self.waiter
         finally:
             content.__class__ = aiohttp.StreamReader
             del _WAITING[content]
 
-    def take(self, chunk: bytes) -> bool:
-        """Forward a chunk; return False if the task has to do it."""
-        return self._waiter is not None and not self._waiter.done() and self._forward(chunk)
-
     def wake(self) -> None:
         """Let the task read what was not forwarded."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if not self.waiter.done():
+            self.waiter.set_result(None)
 
 
 class _RelayedContent(aiohttp.StreamReader):
@@ -242,7 +239,8 @@ class _RelayedContent(aiohttp.StreamReader):
 
     def feed_data(self, data: bytes, size: int = 0) -> bool:
         relay = _WAITING[self]
-        if relay.take(data):
+        # This runs for each of hundreds of chunks, so it saves the call of a method.
+        if not relay.waiter.done() and relay.forward(data):
             return False
         has_more = super().feed_data(data, size)
         relay.wake()
@@ -584,8 +582,8 @@ class ResponseStream(Response):
         if not self._write_now(visible):
             return False
         self._held = held
-        if self._exchange is not None:
-            self._keep_streamed(chunk)
+        if self._exchange is not None and not self._copy.add(chunk):
+            self._exchange = None  # it is too large to be recorded
         self._shared.add(visible)
         return True
 
@@ -597,18 +595,13 @@ class ResponseStream(Response):
             if ends:
                 self._says_end = True
                 self._exchange.mark_ending()
-            self._keep_streamed(chunk)
+            if not self._copy.add(chunk):
+                self._exchange = None
         await self._send(send, chunk)
         if ends and self._copy.may_read_early():
             self._deadline.reschedule(None)
             await self._record(streamed=True)
             self._move_deadline()
-
-    def _keep_streamed(self, chunk: bytes) -> None:
-        """Keep a chunk for the recording, unless the response is too large."""
-        self._copy.add(chunk)
-        if self._copy.is_too_large:
-            self._exchange = None
 
     # ── Sending and recording ────────────────────────────────────────────────────────────────────────
 
