@@ -38,6 +38,7 @@ from foveal.core.log import Compacted, Event, Noted, Opened, ToolReturned, Used,
 from foveal.core.log.events import UNREADABLE, ForeignSummary, raw
 from foveal.core.models.budget import apportion
 from foveal.errors import FovealError
+from support import warm_start
 from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.effort import examples
 from support.markdown_answers import Answer, answers
@@ -624,14 +625,10 @@ def test_sessions_are_opened_by_id_prefix_or_as_the_newest(
 
 
 def test_ctrl_c_ends_a_chat_that_reads_a_pipe(project: ChatProject) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "foveal.cli", "chat", "--session", "s"],
-        env=project.env,
-        cwd=project.folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    process = warm_start.start(
+        ["-m", "foveal.cli", "chat", "--session", "s"],
+        env=project.env, cwd=project.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     with process:
         assert process.stdin is not None
         assert process.stdout is not None
