@@ -1,4 +1,6 @@
-"""Runs `foveal` with questions that take keys after a tenth of the usual time: `python -m support.quick_questions …`.
+"""Runs `foveal` with questions that take keys after a tenth of the usual time.
+
+    python -m support.quick_questions chat …
 
 The real times are in tests of them (`tests/agent/terminal/test_questions.py`). A test that answers questions for
 another reason does not wait for them.

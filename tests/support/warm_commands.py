@@ -75,7 +75,8 @@ def _serve(client: socket.socket) -> None:
             stdin, stdout, stderr = streams
             program, *words = given["arguments"]
             process = warm_start.start(
-                [*([] if program.endswith(".py") else ["-m"]), program, *words], env=given["environment"], cwd=Path(given["folder"]),
+                [*([] if program.endswith(".py") else ["-m"]), program, *words],
+                env=given["environment"], cwd=Path(given["folder"]),
                 stdin=stdin, stdout=stdout, stderr=stderr,
             )  # fmt: skip
             code = process.wait(PROGRAM_LIMIT_S)

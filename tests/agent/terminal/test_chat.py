@@ -627,8 +627,12 @@ def test_sessions_are_opened_by_id_prefix_or_as_the_newest(
 def test_ctrl_c_ends_a_chat_that_reads_a_pipe(project: ChatProject) -> None:
     process = warm_start.start(
         ["-m", "foveal.cli", "chat", "--session", "s"],
-        env=project.env, cwd=project.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        env=project.env,
+        cwd=project.folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     with process:
         assert process.stdin is not None
         assert process.stdout is not None
