@@ -35,6 +35,7 @@ from support.npm_clients import (
     is_installed,
 )
 from support.serve_process import Server, ask, serving, until
+from support.terminal import CTRL_C, Terminal
 
 PROMPT: Final = "Find a part."
 KEYS: Final = {"OPENAI_API_KEY": "sk-of-the-client", "ANTHROPIC_API_KEY": "sk-ant-of-the-client"}
@@ -268,17 +269,10 @@ def test_a_signal_while_the_server_starts_ends_both_at_once(home: Path, sent: si
 @pytest.mark.long
 def test_ctrl_c_is_for_the_agent(home: Path) -> None:
     environ = script_agent(home, "trap 'exit 3' INT; echo ready; while :; do sleep 0.1; done")
-    with subprocess.Popen(
-        foveal_command("wrap", "claude"),
-        cwd=home,
-        env=environ,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 3
+    with Terminal("wrap", "claude", cwd=home, env=environ) as terminal:
+        terminal.see("ready")
+        terminal.type(CTRL_C)
+        assert terminal.ended() == 3
 
 
 def test_a_server_of_this_user_at_the_usual_port_is_used(home: Path, server: Server) -> None:
