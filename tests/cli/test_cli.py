@@ -448,7 +448,7 @@ def test_imported_sessions_are_exported_and_imported_unchanged(store: Path, tmp_
         assert events(other, name) == events(store, name)
 
 
-@pytest.mark.parametrize("dialect", LEGAL)
+@pytest.mark.parametrize("dialect", rest_in_soak(LEGAL, kept=2))
 def test_an_export_for_a_provider_is_legal(store: Path, dialect: str) -> None:
     output_of(store, "import", HERE)
     store_session(store, "all of it", EVERYTHING)
@@ -503,7 +503,7 @@ def test_an_export_overwrites_only_with_force_and_counts_what_it_writes(store: P
 # ── naming a session ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("command", ["log", "show", "export"])
+@pytest.mark.parametrize("command", rest_in_soak(["log", "show", "export"]))
 def test_a_session_is_named_by_a_unique_prefix(store: Path, command: str) -> None:
     for id in ("alpha", "alpine", "alpine hut", "beta"):
         store_session(store, id, [Opened(model="m"), UserSaid(content=f"this is {id}")])
@@ -649,13 +649,7 @@ async def _next_request(session: Session) -> Any:
 
 @pytest.mark.parametrize(
     "dialect",
-    [
-        "openai_chat",
-        "openai_responses",
-        "anthropic",
-        "gemini",
-        "bedrock",
-    ],
+    rest_in_soak(["openai_chat", "anthropic", "openai_responses", "gemini", "bedrock"], kept=2),
 )
 def test_show_at_an_event_prints_the_request_of_a_session(store: Path, dialect: str) -> None:
     requests, log = _reduced_session(store)

@@ -625,8 +625,8 @@ def test_a_line_that_stages_and_commits_works_without_hooks(repository: Machine)
 def test_a_git_that_is_stopped_leaves_no_lock(repository: Machine) -> None:
     with open(repository.workspace / "large", "wb") as file:
         file.truncate(8 * 1024**3)  # git holds the index while it reads it
-    answer = repository.run("git add -A", timeout=1)
-    assert "it was stopped after 1 seconds" in answer
+    answer = repository.run("git add -A", timeout=0.6)
+    assert "it was stopped after 0.6 seconds" in answer
     assert not list((repository.workspace / ".git").rglob("*.lock"))
 
 
@@ -967,7 +967,7 @@ def test_a_folder_exchanged_for_a_link_while_a_command_starts_is_no_way_out(
 
 
 def test_a_workspace_with_many_protected_folders_and_odd_names_is_checked(machine: Machine) -> None:
-    for name in ("a b", "tab\there", "back\\slash", "new\nline", "öä|é", "*", *map(str, range(250))):
+    for name in ("a b", "tab\there", "back\\slash", "new\nline", "öä|é", "*", *map(str, range(100))):
         (machine.workspace / name / ".git").mkdir(parents=True)
     assert machine.run("mkdir '*/made' && ls -d '*/made'") == "*/made\nexit status 0"
     assert machine.sandbox.name == "bubblewrap"
