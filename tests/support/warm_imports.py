@@ -14,6 +14,7 @@ from io import StringIO
 from typing import Any
 
 from foveal.core.models.model import model
+from foveal.core.redaction.redact import re2_search
 from foveal.core.tokens.counter import counter
 
 for name in (
@@ -42,6 +43,7 @@ for name in (
     import_module(name)
 counter().count("text")  # loads the vocabulary
 model("scripted/model")  # loads the catalogue of models
+re2_search()  # compiles the pattern of secrets
 cli: Any = import_module("foveal.cli")
 program: Any = import_module("foveal.cli.__main__")
 cli._parser = cache(cli._parser)  # it has 290 options: to make it takes longer than a short command
