@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import foveal
 from foveal import Session
 from foveal.agent.events import AgentEvent, ToolFinished, ToolOutputStreamed
@@ -18,7 +20,7 @@ from foveal.core.log import ToolReturned
 from foveal.testing import Scripted
 from support.waiting import DEADLINE_S
 
-SLOW_S = 1.2
+SLOW_S = 0.6
 """Seconds until the user answers."""
 
 
@@ -64,8 +66,11 @@ def test_a_running_command_reports_its_last_lines_and_its_time(tmp_path: Path) -
     assert 0 < streamed[0].seconds < streamed[-1].seconds
 
 
-def test_the_time_of_a_silent_command_is_reported_every_second(tmp_path: Path) -> None:
-    events, _ = run_turn(tmp_path, "sleep 1.3")
+def test_the_time_of_a_silent_command_is_reported_regularly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveal.agent.tool._REPORT_INTERVAL_S", 0.2)
+    events, _ = run_turn(tmp_path, "sleep 0.5")
     assert {event.lines for event in events if isinstance(event, ToolOutputStreamed)} == {()}
 
 

@@ -448,7 +448,7 @@ def test_imported_sessions_are_exported_and_imported_unchanged(store: Path, tmp_
         assert events(other, name) == events(store, name)
 
 
-@pytest.mark.parametrize("dialect", LEGAL)
+@pytest.mark.parametrize("dialect", rest_in_soak(LEGAL, kept=2))
 def test_an_export_for_a_provider_is_legal(store: Path, dialect: str) -> None:
     output_of(store, "import", HERE)
     store_session(store, "all of it", EVERYTHING)
@@ -503,7 +503,7 @@ def test_an_export_overwrites_only_with_force_and_counts_what_it_writes(store: P
 # ── naming a session ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("command", ["log", "show", "export"])
+@pytest.mark.parametrize("command", rest_in_soak(["log", "show", "export"]))
 def test_a_session_is_named_by_a_unique_prefix(store: Path, command: str) -> None:
     for id in ("alpha", "alpine", "alpine hut", "beta"):
         store_session(store, id, [Opened(model="m"), UserSaid(content=f"this is {id}")])
@@ -649,13 +649,7 @@ async def _next_request(session: Session) -> Any:
 
 @pytest.mark.parametrize(
     "dialect",
-    [
-        "openai_chat",
-        "openai_responses",
-        "anthropic",
-        "gemini",
-        "bedrock",
-    ],
+    rest_in_soak(["openai_chat", "anthropic", "openai_responses", "gemini", "bedrock"], kept=2),
 )
 def test_show_at_an_event_prints_the_request_of_a_session(store: Path, dialect: str) -> None:
     requests, log = _reduced_session(store)
@@ -870,7 +864,7 @@ def test_a_mask_of_a_missing_part_causes_no_traceback(store: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", rest_in_soak(["show --json", "export --to openai", "log", "show", "export"], kept=2)
+    "command", rest_in_soak(["show --json", "export --to openai", "log", "show", "export"])
 )
 def test_a_reader_that_closes_the_pipe_is_no_error(store: Path, command: str) -> None:
     store_session(store, "demo", [UserSaid(content=f"message {nr} " + "words " * 50) for nr in range(1_000)])
@@ -935,16 +929,9 @@ def test_run_without_a_task_prints_its_usage(store: Path) -> None:
 
 
 def test_a_store_in_a_home_that_cannot_be_written_is_reported_with_the_option(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "foveal.cli", "run", "--model", "ollama/x", "hello"]
+    command = ["-m", "foveal.cli", "run", "--model", "ollama/x", "hello"]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("FOVEAL_", "XDG_"))}
-    done = subprocess.run(
-        command,
-        env={**env, "HOME": "/proc/self"},
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-        timeout=240,
-    )
+    done = warm_start.run(command, env={**env, "HOME": "/proc/self"}, cwd=tmp_path)
     assert done.returncode == 1
     assert b"cannot be created" in done.stderr
     assert b"name another file with --store" in done.stderr
@@ -965,7 +952,7 @@ def test_doctor_needs_no_temporary_folder(store: Path, tmp_path: Path) -> None:
     assert re.search(r"^configuration +\S", done.stdout, re.MULTILINE)
 
 
-def test_a_store_is_writable_if_it_can_be_created() -> None:
+def test_a_store_is_writable_if_it_can_be_created(tmp_path: Path) -> None:
     program = """
 import os, sys
 from pathlib import Path
@@ -975,19 +962,15 @@ if os.getuid() == 0:
 print(*(is_writable(Path(path)) for path in sys.argv[1:]))
 """
     with tempfile.TemporaryDirectory() as name:  # unlike `tmp_path`, in a folder that every user can search
-        folder = Path(name)
+        folder, file = Path(name), tmp_path / "program.py"
+        file.write_text(program)
         (folder / "file").touch()
         (folder / "file").chmod(0o666)
         for mode, writable in ((0o777, "True True True False"), (0o555, "False False True False")):
             folder.chmod(mode)
             paths = (folder / "x.db", folder / "a" / "x.db", folder / "file", folder / "file" / "x.db")
-            done = subprocess.run(
-                [sys.executable, "-c", program, *map(str, paths)],
-                capture_output=True,
-                encoding="utf-8",
-                check=True,
-            )
-            assert done.stdout.strip() == writable
+            done = warm_start.run([file, *paths], encoding="utf-8")
+            assert done.stdout.strip() == writable, done.stderr
         folder.chmod(0o700)
 
 

@@ -14,6 +14,7 @@ from foveal.memory import EntryOrigin, Memory, MemoryEntry
 from foveal.server.api.schemas import entry_to_api
 from foveal.stores import open_store
 from support.chat_project import ChatProject
+from support.effort import rest_in_soak
 from support.terminal import Terminal
 
 
@@ -46,18 +47,21 @@ def test_an_entry_from_its_beginning_to_its_end(project: ChatProject) -> None:
 
 @pytest.mark.parametrize(
     ("args", "code", "problem"),
-    [
-        (("show", "m9"), 1, "no entry has the id 'm9'"),
-        (("forget", "m9"), 1, "no entry has the id 'm9'"),
-        (("add", " "), 1, "there is nothing to remember"),
-        (("accept", "m0"), 1, "m0 is no proposal"),
-        (("import", "a.txt"), 1, "line 1 is no entry"),
-        (("import", "long.jsonl"), 1, "line 2 is no entry: the statement has 501 characters"),
-        (("import", "none.jsonl"), 1, "No such file"),
-        (("add",), 2, "the following arguments are required: TEXT"),
-        (("burn",), 2, "invalid choice"),
-        ((), 2, "the following arguments are required"),
-    ],
+    rest_in_soak(
+        [
+            (("show", "m9"), 1, "no entry has the id 'm9'"),
+            (("add", " "), 1, "there is nothing to remember"),
+            (("accept", "m0"), 1, "m0 is no proposal"),
+            (("import", "long.jsonl"), 1, "line 2 is no entry: the statement has 501 characters"),
+            (("import", "none.jsonl"), 1, "No such file"),
+            (("add",), 2, "the following arguments are required: TEXT"),
+            (("forget", "m9"), 1, "no entry has the id 'm9'"),
+            (("import", "a.txt"), 1, "line 1 is no entry"),
+            (("burn",), 2, "invalid choice"),
+            ((), 2, "the following arguments are required"),
+        ],
+        kept=6,
+    ),
 )
 def test_the_exit_code_tells_an_error_from_wrong_usage(
     project: ChatProject, args: tuple[str, ...], code: int, problem: str

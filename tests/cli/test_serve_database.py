@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,6 +15,7 @@ from foveal.cli.serve import UNUSED_FOLDER, startup_notes
 from foveal.config import load
 from foveal.errors import FovealError
 from foveal.server.storage import FolderStorage, open_storage
+from support import warm_start
 from support.serve_process import environment_of, serving, until
 
 
@@ -60,17 +61,24 @@ def test_a_stopping_server_refuses_connections_and_ends_its_streams(
         assert server.wait() == 0
 
 
-@pytest.mark.long
+IMPATIENT: Final = """
+import sys
+from foveal.cli.__main__ import main
+from foveal.stores.postgres.connection import PostgresPool
+PostgresPool.__init__.__kwdefaults__["wait_s"] = 0.5
+sys.exit(main())
+"""
+"""`foveal` that waits half a second for a database, in place of ten seconds."""
+
+
 def test_a_database_that_cannot_be_reached_ends_the_command_with_one_sentence(tmp_path: Path) -> None:
     url = "postgresql://alice:hunter2-secret@127.0.0.1:1/foveal"
-    ended = subprocess.run(
-        [sys.executable, "-m", "foveal.cli", "serve", "--port=0", f"--database={url}"],
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    ended = warm_start.run(
+        [tmp_path / "impatient.py", "serve", "--port=0", f"--database={url}"],
         env=environment_of(tmp_path, FOVEAL_PROVIDER="support.serve_process:scripted"),
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+        encoding="utf-8",
     )
     assert ended.returncode == 1
     assert "127.0.0.1" in ended.stderr

@@ -21,6 +21,7 @@ import foveal
 from foveal.cli import wrap
 from foveal.cli.__main__ import main
 from foveal.cli.wrap.coding_agents import AGENTS, WrappedServer
+from support import warm_start
 from support.agent_upstream import AgentUpstream
 from support.coding_clients import AIDER, OPENCODE
 from support.effort import rest_in_soak
@@ -34,6 +35,7 @@ from support.npm_clients import (
     is_installed,
 )
 from support.serve_process import Server, ask, serving, until
+from support.terminal import CTRL_C, Terminal
 
 PROMPT: Final = "Find a part."
 KEYS: Final = {"OPENAI_API_KEY": "sk-of-the-client", "ANTHROPIC_API_KEY": "sk-ant-of-the-client"}
@@ -111,10 +113,14 @@ def environment(home: Path, folder: str, **more: str) -> dict[str, str]:
 
 
 def run(command: list[str], home: Path, environ: dict[str, str]) -> str:
-    done = subprocess.run(
-        command, cwd=home / "work", env=environ, stdin=subprocess.DEVNULL, capture_output=True,
-        encoding="utf-8", timeout=240, check=False,
-    )  # fmt: skip
+    """Run an agent, or a command of Foveal; the latter is no new interpreter."""
+    how: dict[str, Any] = {
+        "cwd": home / "work", "env": environ, "stdin": subprocess.DEVNULL, "encoding": "utf-8", "timeout": 240
+    }  # fmt: skip
+    if command[0] == sys.executable:
+        done = warm_start.run(command[1:], **how)
+    else:
+        done = subprocess.run(command, capture_output=True, check=False, **how)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -213,7 +219,7 @@ def script_agent(home: Path, text: str, *, name: str = "claude") -> dict[str, st
 def test_the_exit_code_and_the_arguments_are_those_of_the_agent(home: Path, server: Server) -> None:
     environ = script_agent(home, 'for word in "$@"; do echo "<$word>"; done; exit 7')
     command = foveal_command("wrap", "claude", "--url", server.url, "--", "-p", "a b", "--", "--save")
-    done = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, check=False)
+    done = warm_start.run(command[1:], cwd=home, env=environ, encoding="utf-8")
     assert (done.returncode, done.stdout.splitlines()[-4:]) == (7, ["<-p>", "<a b>", "<-->", "<--save>"])
 
 
@@ -221,8 +227,10 @@ def test_the_exit_code_and_the_arguments_are_those_of_the_agent(home: Path, serv
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_the_server_ends_with_the_command_that_has_started_it(home: Path, sent: signal.Signals) -> None:
     environ = script_agent(home, 'echo "$ANTHROPIC_BASE_URL $$"; exec sleep 60')
-    command = foveal_command("wrap", "claude")
-    with subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.PIPE, text=True) as process:
+    command = foveal_command("wrap", "claude")[1:]
+    with warm_start.start(
+        command, cwd=home, env=environ, stdout=subprocess.PIPE, encoding="utf-8"
+    ) as process:
         assert process.stdout is not None
         url, agent = process.stdout.readline().split()
         assert ask(url, "/healthz").json["status"] == "ok"
@@ -237,13 +245,13 @@ def test_the_server_ends_with_the_command_that_has_started_it(home: Path, sent: 
 @pytest.mark.parametrize("sent", rest_in_soak([signal.SIGTERM, signal.SIGHUP, signal.SIGINT]))
 def test_a_signal_while_the_server_starts_ends_both_at_once(home: Path, sent: signal.Signals) -> None:
     environ = script_agent(home, "echo started")
-    with subprocess.Popen(
-        foveal_command("wrap", "claude"),
+    with warm_start.start(
+        foveal_command("wrap", "claude")[1:],
         cwd=home,
         env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -261,17 +269,10 @@ def test_a_signal_while_the_server_starts_ends_both_at_once(home: Path, sent: si
 @pytest.mark.long
 def test_ctrl_c_is_for_the_agent(home: Path) -> None:
     environ = script_agent(home, "trap 'exit 3' INT; echo ready; while :; do sleep 0.1; done")
-    with subprocess.Popen(
-        foveal_command("wrap", "claude"),
-        cwd=home,
-        env=environ,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 3
+    with Terminal("wrap", "claude", cwd=home, env=environ) as terminal:
+        terminal.see("ready")
+        terminal.type(CTRL_C)
+        assert terminal.ended() == 3
 
 
 def test_a_server_of_this_user_at_the_usual_port_is_used(home: Path, server: Server) -> None:
@@ -324,7 +325,7 @@ def test_a_server_that_does_not_start_says_why(home: Path) -> None:
     command = foveal_command("wrap", "claude")
     (home / ".config/foveal").mkdir(parents=True)
     (home / ".config/foveal/foveal.toml").write_text("[server]\nfolder = '/proc/none'\n")
-    done = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, check=False)
+    done = warm_start.run(command[1:], cwd=home, env=environ, encoding="utf-8")
     assert (done.returncode, done.stdout) == (1, "")
     assert "the server did not start: the folder /proc/none cannot be created" in done.stderr
 

@@ -97,8 +97,20 @@ class ChatProject:
             "HOME": str(self.home),
         }
 
-    def terminal(self, *args: object, env: Mapping[str, str] | None = None, **how: Any) -> Terminal:
-        return Terminal("chat", *args, env={**self.env, **(env or {})}, cwd=self.folder, **how)
+    def terminal(
+        self,
+        *args: object,
+        env: Mapping[str, str] | None = None,
+        is_cold: bool = False,
+        has_quick_questions: bool = True,
+        **how: Any,
+    ) -> Terminal:
+        """Open a chat in a terminal. Its questions take keys after a tenth of the usual time, unless the test is
+        about that, or the chat is a new interpreter."""
+        if has_quick_questions and not is_cold:
+            how = {"command": (sys.executable, "-m", "support.quick_questions"), **how}
+        env = {**self.env, **(env or {})}
+        return Terminal("chat", *args, env=env, cwd=self.folder, is_cold=is_cold, **how)
 
     def run_piped(
         self, *args: object, input: str = "", env: Mapping[str, str] | None = None, is_cold: bool = False

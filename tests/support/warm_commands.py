@@ -1,7 +1,8 @@
-"""Python programs for shell scripts, started by `support.warm_start` in place of new interpreters.
+"""Python programs for shell scripts and settings, started by `support.warm_start` in place of new interpreters.
 
     with warm_commands() as address:
         script = f"{command(address, 'foveal.cli')} token list"
+        server = {"command": sys.executable, "args": arguments(address, "server.py", "8080")}
 
 The command is a small client: it passes its arguments, environment, folder and standard streams to a thread of the
 test, which starts the program and returns its exit code.
@@ -31,7 +32,12 @@ CLIENT: Final = SUPPORT / "warm_client.py"
 
 def command(address: Path, module: str) -> str:
     """Return the beginning of a shell command that runs a module."""
-    return shlex.join([sys.executable, "-S", "-I", str(CLIENT), str(address), module])
+    return shlex.join([sys.executable, *arguments(address, module)])
+
+
+def arguments(address: Path, program: object, *given: object) -> list[str]:
+    """Return the arguments of a Python that runs a module, or a file whose name ends with `.py`."""
+    return ["-S", "-I", *map(str, (CLIENT, address, program, *given))]
 
 
 @contextmanager
@@ -67,8 +73,10 @@ def _serve(client: socket.socket) -> None:
             received = b"".join(iter(lambda: client.recv(1 << 16), b""))
             given = json.loads(received)
             stdin, stdout, stderr = streams
+            program, *words = given["arguments"]
             process = warm_start.start(
-                ["-m", *given["arguments"]], env=given["environment"], cwd=Path(given["folder"]),
+                [*([] if program.endswith(".py") else ["-m"]), program, *words],
+                env=given["environment"], cwd=Path(given["folder"]),
                 stdin=stdin, stdout=stdout, stderr=stderr,
             )  # fmt: skip
             code = process.wait(PROGRAM_LIMIT_S)

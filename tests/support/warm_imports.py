@@ -1,11 +1,20 @@
-"""What the fork server of `warm_start` imports before it forks: all that a chat and a server import."""
+"""What the fork server of `warm_start` imports before it forks: all that a chat and a server import.
+
+It also makes what each command makes first, and always the same: its vocabulary, catalogue and argument parser.
+"""
 
 from __future__ import annotations
 
 import gc
+import sys
+from contextlib import redirect_stdout, suppress
+from functools import cache
 from importlib import import_module
+from io import StringIO
+from typing import Any
 
 from foveal.core.models.model import model
+from foveal.core.redaction.redact import re2_search
 from foveal.core.tokens.counter import counter
 
 for name in (
@@ -34,5 +43,12 @@ for name in (
     import_module(name)
 counter().count("text")  # loads the vocabulary
 model("scripted/model")  # loads the catalogue of models
+re2_search()  # compiles the pattern of secrets
+cli: Any = import_module("foveal.cli")
+program: Any = import_module("foveal.cli.__main__")
+cli._parser = cache(cli._parser)  # it has 290 options: to make it takes longer than a short command
+with suppress(SystemExit), redirect_stdout(StringIO()):
+    program.main(["--help"])
+del sys.modules[program.__name__]  # `python -m foveal.cli` runs it anew
 gc.collect()
 gc.freeze()  # a collection in a fork would write to these pages, and so copy them

@@ -27,7 +27,7 @@ from foveal.agent.permissions.sandbox import Sandbox, find_sandbox
 from foveal.agent.tool import ToolInterrupted
 from foveal.agent.tools import Toolbox, Workspace, shell_tool
 from foveal.core.log import text_of
-from support.effort import rest_in_soak
+from support.effort import rest_in_soak, some_cases
 from support.sandbox_here import needs_sandbox, shared_folder
 
 pytestmark = needs_sandbox
@@ -78,9 +78,8 @@ def test_a_command_works_in_the_workspace(machine: Machine) -> None:
     assert (machine.workspace / "new").read_text() == "made\n"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_nothing_outside_of_the_workspace_changes(machine: Machine) -> None:
+    for command in (
         "echo broken > {outside}/theirs",
         "ln -s {outside}/theirs link && echo broken > link",
         "ln -s {outside} folder && echo broken > folder/theirs",
@@ -95,16 +94,14 @@ def test_a_command_works_in_the_workspace(machine: Machine) -> None:
         "umount -l {home}/.ssh; cat {home}/.ssh/id_ed25519",
         "echo broken > ~/new-file",
         "echo broken > ~/.ssh/new-file",
-    ],
-)
-def test_nothing_outside_of_the_workspace_changes(machine: Machine, command: str) -> None:
-    answer = machine.run(command.format(outside=machine.outside, home=machine.home))
-    assert "exit status 0" not in answer
-    assert "PRIVATE" not in answer
-    assert (machine.outside / "theirs").read_text() == "untouched"
-    assert os.stat(machine.outside / "theirs").st_mode & 0o777 == 0o644
-    assert [path.name for path in (machine.home / ".ssh").iterdir()] == ["id_ed25519"]
-    assert not (machine.home / "new-file").exists()
+    ):
+        answer = machine.run(command.format(outside=machine.outside, home=machine.home))
+        assert "exit status 0" not in answer, command
+        assert "PRIVATE" not in answer, command
+        assert (machine.outside / "theirs").read_text() == "untouched", command
+        assert os.stat(machine.outside / "theirs").st_mode & 0o777 == 0o644, command
+        assert [path.name for path in (machine.home / ".ssh").iterdir()] == ["id_ed25519"], command
+        assert not (machine.home / "new-file").exists(), command
 
 
 @pytest.mark.parametrize(
@@ -373,22 +370,25 @@ def test_root_cannot_change_the_kernel_through_proc(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "echo evil > .envrc",
-        "python3 -c \"open('.en' + 'vrc', 'w')\"",
-        "echo evil > x && mv x .envrc",
-        "echo evil > x && ln x CLAUDE.md",
-        "ln -s x .vscode",
-        "ln -s . loop && echo evil > loop/GEMINI.md",
-        "mkdir -p a/b/.git && echo evil > a/b/.git/config",
-        "mkdir -p d/e && echo evil > d/e/AGENTS.override.md && mv d f",
-        "mkdir -p node_modules/p && echo evil > node_modules/p/.envrc && mv node_modules/p q",
-        "mkdir .CLAUDE .Idea",
-        "git init -q",
-        "git init -q a/b/c",
-        "mkdir -p a && touch a/.mcp.json && chmod 500 a",
-        "(sleep 1; echo evil > .envrc) & echo evil > .profile; exit 3",
-    ],
+    rest_in_soak(
+        [
+            "echo evil > .envrc",
+            "echo evil > x && mv x .envrc",
+            "echo evil > x && ln x CLAUDE.md",
+            "ln -s x .vscode",
+            "ln -s . loop && echo evil > loop/GEMINI.md",
+            "mkdir -p d/e && echo evil > d/e/AGENTS.override.md && mv d f",
+            "mkdir -p node_modules/p && echo evil > node_modules/p/.envrc && mv node_modules/p q",
+            "mkdir .CLAUDE .Idea",
+            "git init -q",
+            "mkdir -p a && touch a/.mcp.json && chmod 500 a",
+            "(sleep 0.3; echo evil > .envrc) & echo evil > .profile; exit 3",
+            "python3 -c \"open('.en' + 'vrc', 'w')\"",
+            "mkdir -p a/b/.git && echo evil > a/b/.git/config",
+            "git init -q a/b/c",
+        ],
+        kept=11,
+    ),
 )
 def test_a_protected_file_that_a_command_creates_does_not_stay(machine: Machine, command: str) -> None:
     answer = machine.run(command)
@@ -400,24 +400,27 @@ def test_a_protected_file_that_a_command_creates_does_not_stay(machine: Machine,
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "echo broken > a/b/.git/config",
-        "echo broken > a/b/.git/hooks/pre-commit",
-        "sed -i s/untouched/broken/ a/b/CLAUDE.md",
-        "cp /dev/null a/b/CLAUDE.md",
-        "ln a/b/CLAUDE.md x && echo broken > x",
-        "ln -s a/b l && echo broken > l/CLAUDE.md",
-        "mv a c && echo broken > c/b/CLAUDE.md && mv c a",
-        "cp -r a c && echo broken > c/b/CLAUDE.md && rm -r a && mv c a",
-        "rm -rf a",
-        "echo broken > /proc/self/cwd/a/b/CLAUDE.md",
-        "echo broken > x && mv -f x a/b/CLAUDE.md",
-        "python3 -c \"import os; os.replace('other', 'a/b/.git/config')\"",
-        "truncate -s 0 a/b/.git/config",
-        "umount a/b/.git && echo broken > a/b/.git/config",
-        "git -C a/b config core.fsmonitor ./broken",
-        "GIT_DIR=a/b/.git git config core.pager ./broken",
-    ],
+    rest_in_soak(
+        [
+            "echo broken > a/b/.git/hooks/pre-commit",
+            "sed -i s/untouched/broken/ a/b/CLAUDE.md",
+            "ln a/b/CLAUDE.md x && echo broken > x",
+            "ln -s a/b l && echo broken > l/CLAUDE.md",
+            "mv a c && echo broken > c/b/CLAUDE.md && mv c a",
+            "cp -r a c && echo broken > c/b/CLAUDE.md && rm -r a && mv c a",
+            "rm -rf a",
+            "echo broken > /proc/self/cwd/a/b/CLAUDE.md",
+            "echo broken > x && mv -f x a/b/CLAUDE.md",
+            "umount a/b/.git && echo broken > a/b/.git/config",
+            "git -C a/b config core.fsmonitor ./broken",
+            "echo broken > a/b/.git/config",
+            "cp /dev/null a/b/CLAUDE.md",
+            "python3 -c \"import os; os.replace('other', 'a/b/.git/config')\"",
+            "truncate -s 0 a/b/.git/config",
+            "GIT_DIR=a/b/.git git config core.pager ./broken",
+        ],
+        kept=11,
+    ),
 )
 def test_protected_files_further_down_do_not_change(machine: Machine, command: str) -> None:
     for name in ("a/b/.git/config", "a/b/CLAUDE.md", "other"):
@@ -513,29 +516,32 @@ def branches(machine: Machine, made_branches: Path) -> Machine:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "git checkout other",
-        "git checkout -q -b new other",
-        "git switch other",
-        "git checkout -f other",
-        "cd sub; git switch other",
-        "git -C . checkout other && git log",
-        "git checkout other -- .",
-        "git checkout other AGENTS.md b.txt",
-        "git restore --source=other .",
-        "git restore -s other .",
-        "git restore -s other -SW .",
-        "git merge other",
-        "git merge -m 'from other' other",
-        "git cherry-pick other",
-        "git revert HEAD",
-        "git stash pop",
-        "git stash apply 0",
-        "git checkout -",
-        'git checkout "$(cat name)"',
-        "git checkout `cat name`",
-        "git rm -r .",
-    ],
+    rest_in_soak(
+        [
+            "git checkout -q -b new other",
+            "cd sub; git switch other",
+            "git -C . checkout other && git log",
+            "git checkout other -- .",
+            "git restore -s other -SW .",
+            "git merge -m 'from other' other",
+            "git cherry-pick other",
+            "git revert HEAD",
+            "git stash pop",
+            "git checkout -",
+            'git checkout "$(cat name)"',
+            "git rm -r .",
+            "git checkout other",
+            "git switch other",
+            "git checkout -f other",
+            "git checkout other AGENTS.md b.txt",
+            "git restore --source=other .",
+            "git restore -s other .",
+            "git merge other",
+            "git stash apply 0",
+            "git checkout `cat name`",
+        ],
+        kept=12,
+    ),
 )
 def test_a_switch_that_changes_protected_files_is_refused_before_anything_moves(
     branches: Machine, command: str
@@ -557,16 +563,16 @@ def test_a_switch_that_changes_protected_files_is_refused_before_anything_moves(
     "command",
     rest_in_soak(
         [
-            "git checkout plain",
             "git switch plain",
             "git checkout other -- b.txt",
+            "git merge plain",
+            "git checkout plain",
             "git checkout other b.txt",
             "git restore --source=other b.txt",
-            "git merge plain",
             "git cherry-pick plain",
             "git checkout -b other2",
         ],
-        kept=4,
+        kept=3,
     ),
 )
 def test_a_switch_that_changes_no_protected_file_works(branches: Machine, command: str) -> None:
@@ -619,8 +625,8 @@ def test_a_line_that_stages_and_commits_works_without_hooks(repository: Machine)
 def test_a_git_that_is_stopped_leaves_no_lock(repository: Machine) -> None:
     with open(repository.workspace / "large", "wb") as file:
         file.truncate(8 * 1024**3)  # git holds the index while it reads it
-    answer = repository.run("git add -A", timeout=1)
-    assert "it was stopped after 1 second]" in answer
+    answer = repository.run("git add -A", timeout=0.6)
+    assert "it was stopped after 0.6 seconds" in answer
     assert not list((repository.workspace / ".git").rglob("*.lock"))
 
 
@@ -635,22 +641,25 @@ def test_a_command_that_is_stopped_can_clean_up(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "git reset --hard HEAD",
-        "git branch -D old",
-        "git gc --prune=now",
-        "git update-ref -d refs/heads/main",
-        "git config user.name x && git commit -m x",
-        "git -c core.hooksPath=.git/hooks commit --allow-empty -m x",
-        "GIT_DIR=.git git commit --allow-empty -m x",
-        "python3 evil.py; git commit --allow-empty -m x",
-        "git() { rm -rf .git/objects; }; git add .",
-        "git add . && rm -rf .git/refs",
-        "git add a.txt && echo evil > .git/refs/heads/old",
-        "ln -s .git/refs r; echo evil >> r/heads/old; git add a.txt",
-        "test -v 'x[$(rm -rf .git/refs)]'; git add a.txt",
-        "rm -rf .git/objects",
-    ],
+    rest_in_soak(
+        [
+            "git reset --hard HEAD",
+            "git update-ref -d refs/heads/main",
+            "git config user.name x && git commit -m x",
+            "git -c core.hooksPath=.git/hooks commit --allow-empty -m x",
+            "GIT_DIR=.git git commit --allow-empty -m x",
+            "git() { rm -rf .git/objects; }; git add .",
+            "git add . && rm -rf .git/refs",
+            "ln -s .git/refs r; echo evil >> r/heads/old; git add a.txt",
+            "test -v 'x[$(rm -rf .git/refs)]'; git add a.txt",
+            "rm -rf .git/objects",
+            "git branch -D old",
+            "git gc --prune=now",
+            "python3 evil.py; git commit --allow-empty -m x",
+            "git add a.txt && echo evil > .git/refs/heads/old",
+        ],
+        kept=10,
+    ),
 )
 def test_nothing_else_writes_in_a_repository(repository: Machine, command: str) -> None:
     (repository.workspace / "evil.py").write_text("import shutil; shutil.rmtree('.git/refs')")
@@ -721,17 +730,20 @@ def test_a_program_that_runs_while_committing_cannot_change_settings(repository:
 
 @pytest.mark.parametrize(
     ("key", "command"),
-    [
-        ("core.fsmonitor", "git status"),
-        ("core.pager", "git -p log"),
-        ("alias.st", "git st"),
-        ("diff.external", "git diff HEAD --ext-diff"),
-        ("diff.odd.textconv", "git log -p"),
-        ("diff.odd.command", "git diff HEAD"),
-        ("filter.odd.smudge", "git checkout -f a.txt"),
-        ("core.sshCommand", "git ls-remote ssh://example.org/x"),
-        ("core.editor", "git commit --allow-empty"),
-    ],
+    rest_in_soak(
+        [
+            ("core.fsmonitor", "git status"),
+            ("alias.st", "git st"),
+            ("diff.odd.textconv", "git log -p"),
+            ("filter.odd.smudge", "git checkout -f a.txt"),
+            ("core.sshCommand", "git ls-remote ssh://example.org/x"),
+            ("core.editor", "git commit --allow-empty"),
+            ("core.pager", "git -p log"),
+            ("diff.external", "git diff HEAD --ext-diff"),
+            ("diff.odd.command", "git diff HEAD"),
+        ],
+        kept=6,
+    ),
 )
 def test_programs_that_the_repository_configures_stay_in_the_sandbox(
     repository: Machine, key: str, command: str
@@ -754,7 +766,7 @@ def test_scripts_of_a_project_stay_in_the_sandbox(machine: Machine) -> None:
     scripts = {"test": f"echo broken > {machine.outside}/theirs; cat ~/.ssh/*; touch ran; echo evil > .envrc"}
     (machine.workspace / "package.json").write_text(json.dumps({"name": "x", "scripts": scripts}))
     (machine.workspace / "Makefile").write_text(f"test:\n\t{scripts['test']}\n")
-    for program in ("npm", "make"):
+    for program in some_cases(("make", "npm"), every=2):
         if shutil.which(program):
             answer = machine.run(f"{program} test")
             assert "PRIVATE" not in answer
@@ -955,7 +967,7 @@ def test_a_folder_exchanged_for_a_link_while_a_command_starts_is_no_way_out(
 
 
 def test_a_workspace_with_many_protected_folders_and_odd_names_is_checked(machine: Machine) -> None:
-    for name in ("a b", "tab\there", "back\\slash", "new\nline", "öä|é", "*", *map(str, range(250))):
+    for name in ("a b", "tab\there", "back\\slash", "new\nline", "öä|é", "*", *map(str, range(100))):
         (machine.workspace / name / ".git").mkdir(parents=True)
     assert machine.run("mkdir '*/made' && ls -d '*/made'") == "*/made\nexit status 0"
     assert machine.sandbox.name == "bubblewrap"

@@ -94,7 +94,7 @@ def test_a_background_command_asks_as_any_other_and_ends_with_the_chat(project: 
         terminal.see("ctx ")
         terminal.enter("start it")
         terminal.see("Allow run in the background")
-        time.sleep(1.2)  # keys count once the question has been seen
+        terminal.see("(or Enter, Esc)")  # keys count once the question has been seen
         terminal.enter("y")
         terminal.see("Started.")
         server, child = pids(project)
@@ -139,7 +139,7 @@ def test_a_kept_command_runs_on_until_the_user_ends_it(project: ChatProject) -> 
     found = re.search(r"kill -- -(\d+)", said)
     assert found is not None
     try:
-        time.sleep(0.5)  # it prints into a pipe that has no reader any more
+        time.sleep(0.2)  # it prints into a pipe that has no reader any more
         assert is_running(server)
     finally:
         os.killpg(int(found[1]), signal.SIGTERM)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -26,6 +24,7 @@ from foveal.core.log import (
     UserSaid,
     raw,
 )
+from support import warm_start
 from support.chat_project import ChatProject, InProcessChat, run_chat
 
 
@@ -205,8 +204,7 @@ def test_a_setting_of_the_command_line_applies(project: ChatProject) -> None:
 
 
 def test_run_reads_bytes_that_are_not_utf8(project: ChatProject) -> None:
-    command = [sys.executable, "-m", "foveal.cli", "run", "--session", "s"]
-    given = {"cwd": project.folder, "env": project.env, "input": b"caf\xe9 \xff\n"}
-    done = subprocess.run(command, capture_output=True, check=False, timeout=240, **given)
+    command = ["-m", "foveal.cli", "run", "--session", "s"]
+    done = warm_start.run(command, cwd=project.folder, env=project.env, input=b"caf\xe9 \xff\n")
     assert (done.returncode, done.stdout) == (0, b"Hello **you**.\n")
     assert project.user_messages() == ["caf\ufffd \ufffd\n"]

@@ -38,8 +38,9 @@ from foveal.core.log import Compacted, Event, Noted, Opened, ToolReturned, Used,
 from foveal.core.log.events import UNREADABLE, ForeignSummary, raw
 from foveal.core.models.budget import apportion
 from foveal.errors import FovealError
+from support import warm_start
 from support.chat_project import ChatProject, InProcessChat, run_chat
-from support.effort import examples
+from support.effort import examples, rest_in_soak
 from support.markdown_answers import Answer, answers
 from support.paths import ROOT
 from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, TAB
@@ -254,8 +255,9 @@ def test_ctrl_c_returns_queued_input_to_the_input_line(project: ChatProject) -> 
     assert project.user_messages() == ["one"]
 
 
-def test_a_paste_of_a_megabyte_is_sent_in_full(project: ChatProject) -> None:
-    text = "".join(f"{n:06} ünïcode and some words\n" for n in range(32_000))[: 1024 * 1024]
+@pytest.mark.parametrize("size", rest_in_soak([128 * 1024, 1024 * 1024]))
+def test_a_long_paste_is_sent_in_full(project: ChatProject, size: int) -> None:
+    text = "".join(f"{n:06} ünïcode and some words\n" for n in range(32_000))[:size]
     with project.terminal("--session", "s", "--window", 1_000_000) as terminal:
         terminal.see("ctx ")
         terminal.type("look: ")
@@ -624,8 +626,8 @@ def test_sessions_are_opened_by_id_prefix_or_as_the_newest(
 
 
 def test_ctrl_c_ends_a_chat_that_reads_a_pipe(project: ChatProject) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "foveal.cli", "chat", "--session", "s"],
+    process = warm_start.start(
+        ["-m", "foveal.cli", "chat", "--session", "s"],
         env=project.env,
         cwd=project.folder,
         stdin=subprocess.PIPE,

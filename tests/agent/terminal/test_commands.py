@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -16,16 +14,8 @@ from support.chat_project import ChatProject, InProcessChat, run_chat
 from support.terminal import CTRL_D, Terminal
 
 
-def foveal(project: ChatProject, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "foveal.cli", *args],
-        input=input, env=project.env, cwd=project.folder, capture_output=True, encoding="utf-8", timeout=240,
-        check=False,
-    )  # fmt: skip
-
-
 def test_foveal_alone_starts_the_chat(project: ChatProject) -> None:
-    with Terminal(env=project.env, cwd=project.folder, is_cold=True) as terminal:
+    with Terminal(env=project.env, cwd=project.folder) as terminal:
         terminal.see("foveal  scripted/model")
         terminal.see("ctx ")
         terminal.enter("hi")
@@ -35,7 +25,7 @@ def test_foveal_alone_starts_the_chat(project: ChatProject) -> None:
 
 
 def test_foveal_alone_reads_messages_from_a_pipe(project: ChatProject) -> None:
-    done = foveal(project, input="hi\n")
+    done = project.run_piped(input="hi\n")
     assert (done.returncode, done.stdout) == (0, "Hello **you**.\n")
     done = project.run_piped("--continue", input="again\n")
     assert (done.returncode, done.stdout) == (0, "Hello **you**.\n")

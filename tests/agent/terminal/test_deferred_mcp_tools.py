@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ import pytest
 
 from foveal.core.log import ToolReturned, text_of
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.warm_commands import arguments, warm_commands
 
 SERVER: Final = """
 from mcp.server.mcpserver import MCPServer
@@ -29,14 +31,22 @@ server.run()
 """
 
 
-def test_the_chat_loads_a_tool_of_an_mcp_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def warm() -> Iterator[Path]:
+    with warm_commands() as address:
+        yield address
+
+
+def test_the_chat_loads_a_tool_of_an_mcp_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Path
+) -> None:
     project = ChatProject(tmp_path)
     (tmp_path / "server.py").write_text(SERVER)
     settings = tmp_path / ".config" / "foveal" / "foveal.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text(
         f'[tools]\ndefer = true\ncore = ["many__add_7"]\nallow = ["many__*"]\n'
-        f'[mcp.many]\ncommand = "{sys.executable}"\nargs = ["{tmp_path / "server.py"}"]\n'
+        f'[mcp.many]\ncommand = "{sys.executable}"\nargs = {arguments(warm, tmp_path / "server.py")}\n'
     )
     project.script(
         [("load_tools", {"names": ["many__add_30"]})],

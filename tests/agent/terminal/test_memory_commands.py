@@ -16,6 +16,7 @@ from foveal.agent.terminal.user_input import Completions
 from foveal.core.log.events import Equipped
 from foveal.stores import open_store
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.effort import rest_in_soak
 from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE
 
 
@@ -125,8 +126,9 @@ def offered(project: ChatProject, session: str) -> str:
 
 @pytest.mark.parametrize("key", ["enabled", "learn_spoken", "learn_tools", "learn_proposals"])
 def test_each_way_to_learn_can_be_switched_off(project: ChatProject, key: str) -> None:
-    for said in ("Remember that I prefer tabs.", "Never push to main."):
-        run(project, said, "s", "--set", f"memory.{key}=false")
+    said = "Remember that I prefer tabs.\nNever push to main.\n"
+    done = project.run_piped("chat", "--session", "s", "--set", f"memory.{key}=false", input=said)
+    assert done.returncode == 0, done.stderr
     listed = json.loads(project.run_piped("memory", "list", "--json").stdout)
     spoken = [entry for entry in listed if not entry.get("proposed")]
     proposed = [entry for entry in listed if entry.get("proposed")]
@@ -332,7 +334,7 @@ def test_proposals_are_shown_once_at_the_end(project: ChatProject) -> None:
         assert "Remember this" not in terminal.text
 
 
-@pytest.mark.parametrize("key", [CTRL_C, CTRL_D])
+@pytest.mark.parametrize("key", rest_in_soak([CTRL_C, CTRL_D]))
 def test_the_question_about_proposals_can_be_left(project: ChatProject, key: str) -> None:
     with project.terminal("--session", "s") as terminal:
         terminal.see("ctx ")
@@ -347,7 +349,7 @@ def test_the_question_about_proposals_can_be_left(project: ChatProject, key: str
     assert entry["proposed"]
 
 
-@pytest.mark.parametrize("session", ["s", "another"])
+@pytest.mark.parametrize("session", rest_in_soak(["another", "s"]))
 def test_a_proposal_is_asked_about_once(project: ChatProject, session: str) -> None:
     run(project, "Never push to main.", "s")
     project.script("Noted.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -94,8 +95,7 @@ def test_switches_are_off_until_they_are_switched_on(tmp_path: Path, columns: in
         shown.see("result: ['k0', 'k2']")
 
 
-@pytest.mark.parametrize("width", [59, 79, 119])
-@pytest.mark.parametrize("height", [8, 17, 37])
+@pytest.mark.parametrize(("width", "height"), rest_in_soak(product([59, 79, 119], [8, 17, 37]), every=4))
 def test_a_menu_fits_at_every_cursor(width: int, height: int) -> None:
     for menu in (
         PickMenu("Title " * 30, items(200, title="漢字 " * 40), "hint " * 10),

@@ -17,7 +17,7 @@ from foveal.core.log import Clipped, ToolReturned, text_of
 from foveal.core.tokens.counter import counter
 from support.chat_project import ChatProject, InProcessChat, run_chat
 
-MUCH = "for i in $(seq 1 40000); do echo line $i of a long build log; done; echo ERROR: no such header"
+MUCH = "seq -f 'line %.0f of a long build log' 40000; echo ERROR: no such header"
 MEASURED = """
 import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)

@@ -165,7 +165,7 @@ def test_permissions_say_that_a_rule_does_not_count_and_that_plan_mode_is_on(pro
     assert "plan mode is on: nothing is changed until you agree to the plan" in done.stdout
 
 
-@pytest.mark.parametrize("command", rest_in_soak(["/new", "/resume other", "/clear", "/fork"], kept=2))
+@pytest.mark.parametrize("command", rest_in_soak(["/new", "/resume other", "/clear", "/fork"]))
 def test_rules_of_a_session_end_with_it(project: ChatProject, command: str) -> None:
     project.script(run("touch a"), "One.", run("touch a"), "Two.")
     project.run_piped("chat", "--session", "other", input="hello\n")

@@ -30,10 +30,10 @@ def test_a_plan_is_proposed_and_carried_out_after_a_yes(project: ChatProject) ->
         terminal.enter("/plan write b.txt")
         terminal.see("Carry out this plan?")
         assert not (project.folder / "b.txt").exists()
-        assert any(line.startswith("plan ›") for line in terminal.lines)
+        terminal.see(lambda t: any(line.startswith("plan ›") for line in t.lines))
         terminal.answer(f"y{ENTER}")
         terminal.see("Written.")
-        assert not any(line.startswith("plan ›") for line in terminal.lines)
+        terminal.see(lambda t: not any(line.startswith("plan ›") for line in t.lines))
     assert (project.folder / "b.txt").read_text() == "x\n"
     assert "plan mode" in results(project)[0]
     assert notes(project) == ["on", "off"]

@@ -17,7 +17,8 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from prompt_toolkit.utils import get_cwidth
 
-from foveal.agent.terminal.output.panel_host import CHECK_INTERVAL_S, QUIET_S, REPEAT_S, SHOWN_S
+from foveal.agent.terminal.output import panel_host
+from foveal.agent.terminal.output.panel_host import QUIET_S, REPEAT_S, SHOWN_S
 from foveal.agent.terminal.output.panels import QuestionPanel, ScrolledRows, SwitchMenu, wrap_exactly
 from foveal.agent.terminal.output.screen import Screen
 from foveal.agent.terminal.output.styled_text import Span, cell_width, plain_text, row, single_line, text_rows
@@ -30,6 +31,8 @@ from support.waiting import DEADLINE_S, until
 SIZES: Final = rest_in_soak([(60, 20), (80, 24), (120, 40)])
 ALWAYS: Final = Choice("s", "Always `git status`, in this session", lasts=True)
 END, HOME, PAGE_DOWN = "\x1b[F", "\x1b[H", "\x1b[6~"
+CHECK_INTERVAL_S: Final = 0.005
+"""How often a screen of these tests, whose clock is theirs, looks whether a question takes keys."""
 
 
 def shows(*texts: str) -> Callable[[Terminal], bool]:
@@ -92,7 +95,7 @@ def unwrapped(terminal: Terminal) -> str:
 def test_head_and_tail_of_a_long_command_are_shown_before_it_is_allowed(
     project: ChatProject, columns: int, rows: int, separator: str
 ) -> None:
-    middle = separator.join(f"echo {number} of many" for number in range(900))
+    middle = separator.join(f"echo {number} of many" for number in range(300))
     project.script(
         [("run", {"command": f"echo BEGIN{separator}{middle}{separator}rm a.txt # END"})], "Not run."
     )
@@ -101,9 +104,9 @@ def test_head_and_tail_of_a_long_command_are_shown_before_it_is_allowed(
         terminal.enter("go")
         terminal.see(shows("(or Enter, Esc)"))
         terminal.see(shows("BEGIN", "more lines between", "# END", "y  Yes, once", "press one of these keys"))
-        assert "echo450ofmany" not in unwrapped(terminal)
+        assert "echo150ofmany" not in unwrapped(terminal)
         # One of them may be divided between two pages.
-        while not any(f"echo{number}ofmany" in unwrapped(terminal) for number in (449, 450)):
+        while not any(f"echo{number}ofmany" in unwrapped(terminal) for number in (149, 150)):
             before = terminal.lines
             terminal.type(PAGE_DOWN)
             terminal.see(lambda t, before=before: t.lines != before and shows("y  Yes, once")(t))
@@ -174,7 +177,7 @@ def test_v_shows_the_text_on_the_whole_screen_and_returns(project: ChatProject) 
 
 def test_text_typed_before_the_question_is_no_answer(project: ChatProject) -> None:
     project.script(write_of(2), "Written.", held_after=0)
-    with project.terminal("--session", "s") as terminal:
+    with project.terminal("--session", "s", has_quick_questions=False) as terminal:
         terminal.see("ctx ")
         terminal.enter("write it")
         terminal.type("y")  # while the model is writing
@@ -198,7 +201,7 @@ def test_what_a_typist_types_as_the_question_appears_is_text(
 ) -> None:
     words = "so also check"
     project.script(write_of(2), "Not written.", held_after=0)
-    with project.terminal("--session", "s") as terminal:
+    with project.terminal("--session", "s", has_quick_questions=False) as terminal:
         terminal.see("ctx ")
         terminal.enter("write it")
         terminal.see("thinking")
@@ -219,7 +222,7 @@ def test_what_a_typist_types_as_the_question_appears_is_text(
 @pytest.mark.parametrize("burst", rest_in_soak(["sy", "\x1b[200~y\x1b[201~", "s", "so al", "y"], kept=2))
 def test_a_burst_of_keys_that_arrives_with_the_question_is_text(project: ChatProject, burst: str) -> None:
     project.script(write_of(2), "Not written.", held_after=0)
-    with project.terminal("--session", "s") as terminal:
+    with project.terminal("--session", "s", has_quick_questions=False) as terminal:
         terminal.see("ctx ")
         terminal.enter("write it")
         terminal.see("thinking")
@@ -237,7 +240,7 @@ def test_a_burst_of_keys_that_arrives_with_the_question_is_text(project: ChatPro
 
 def test_always_is_given_with_two_keys_and_shown_as_such(project: ChatProject) -> None:
     project.script(write_of(2), [("write", {"path": "b.txt", "content": "b"})], "Written.")
-    with project.terminal("--session", "s") as terminal:
+    with project.terminal("--session", "s", has_quick_questions=False) as terminal:
         terminal.see("ctx ")
         terminal.enter("write it")
         terminal.see(shows("n  No (or Enter, Esc)", "press one of these keys"))
@@ -299,6 +302,11 @@ class Keyboard:
         screen.app.key_processor.after_key_press += lambda _: handled.set()
         self.keys.send_text(text)
         await asyncio.wait_for(handled.wait(), DEADLINE_S)
+
+
+@pytest.fixture(autouse=True)
+def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panel_host, "CHECK_INTERVAL_S", CHECK_INTERVAL_S)
 
 
 @asynccontextmanager

@@ -67,9 +67,10 @@ def test_the_folder_is_in_the_first_event_and_survives_another_model(project: Ch
 
 
 def test_resume_without_an_id_opens_a_menu_and_shows_the_last_turns(project: ChatProject) -> None:
-    for number in range(1, 6):
-        project.script(f"Answer {number}.\n{answer_lines(20)}")
-        project.run_piped("run", "--session", "long", f"question {number}")
+    numbers = range(1, 6)
+    project.script(*(f"Answer {number}.\n{answer_lines(20)}" for number in numbers))
+    said = "".join(f"question {number}\n" for number in numbers)
+    project.run_piped("chat", "--session", "long", input=said)
     project.script("Hello.")
     project.run_piped("run", "--session", "short", "something else")
     with project.terminal("--resume") as terminal:

@@ -23,6 +23,8 @@ from foveal.core.log import Call, Media, ModelSaid, Text, ToolReturned, UserSaid
 from foveal.core.policies import Policy
 from foveal.core.reduction import Limits
 from foveal.stores import MemoryStore
+from support import warm_start
+from support.warm_commands import arguments, warm_commands
 
 SERVER: Final = '''
 """A server with all kinds of tools."""
@@ -120,9 +122,15 @@ def pid(tmp_path: Path) -> Path:
     return tmp_path / "pid"
 
 
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Path]:
+    with warm_commands() as address:
+        yield address
+
+
 @pytest.fixture
-def stdio(script: Path, pid: Path) -> dict[str, Any]:
-    return {"odd": {"command": sys.executable, "args": [str(script), str(pid)]}}
+def stdio(warm: Path, script: Path, pid: Path) -> dict[str, Any]:
+    return {"odd": {"command": sys.executable, "args": arguments(warm, script, pid)}}
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +140,8 @@ def http(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("http")
-    argv = [sys.executable, str(script), str(log / "pid"), str(port)]
-    with (log / "output").open("w") as out, subprocess.Popen(argv, stdout=out, stderr=out) as child:
+    argv = [script, log / "pid", port]
+    with (log / "output").open("w") as out, warm_start.start(argv, stdout=out, stderr=out) as child:
         try:
             until = time.monotonic() + 60
             while time.monotonic() < until:
@@ -172,9 +180,10 @@ class Exchange(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def exchange(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Exchange:
+def exchange(warm: Path, script: Path, tmp_path_factory: pytest.TempPathFactory) -> Exchange:
     pid = tmp_path_factory.mktemp("exchange") / "pid"
-    config = {"command": sys.executable, "args": [str(script), str(pid)], "env": {"WIKI_TOKEN": "for it"}}
+    args = arguments(warm, script, pid)
+    config = {"command": sys.executable, "args": args, "env": {"WIKI_TOKEN": "for it"}}
 
     async def make_calls() -> Exchange:
         async with McpServers({"odd": config}, limits=Limits(tokens=100)) as servers:
@@ -262,12 +271,12 @@ def test_a_server_on_http_is_used_the_same_way(http: str) -> None:
     asyncio.run(work())
 
 
-def test_a_slow_call_is_stopped_and_other_servers_continue(
-    stdio: dict[str, Any], http: str, pid: Path
-) -> None:
+def test_a_slow_call_is_stopped_and_other_servers_continue(script: Path, http: str, pid: Path) -> None:
+    """The server is no warm one: it does not end by itself, so the process that was started is killed."""
+
     async def work() -> None:
-        stdio["odd"]["timeout"] = 0.5
-        async with McpServers({**stdio, "web": {"url": http}}) as servers:
+        odd = {"command": sys.executable, "args": [str(script), str(pid)], "timeout": 0.5}
+        async with McpServers({"odd": odd, "web": {"url": http}}) as servers:
             box = Toolbox(servers.tools)
             slow = await call(box, "odd__slow")
             assert slow == ToolOutput(
@@ -347,11 +356,13 @@ def test_servers_that_do_not_start_are_noted_and_the_others_used(
     assert all("\n" not in note and "Traceback" not in note for note in notes)
 
 
+SILENT: Final = {"silent": {"command": "sh", "args": ["-c", "cat > /dev/null"]}}
+"""It answers nothing, and ends with its input, so that nothing waits until it is killed."""
+
+
 def test_a_silent_server_is_given_up_in_time() -> None:
     async def work() -> list[str]:
-        async with McpServers(
-            {"silent": {"command": "sleep", "args": ["60"]}}, start_timeout_s=0.3
-        ) as servers:
+        async with McpServers(SILENT, start_timeout_s=0.3) as servers:
             assert servers.tools == []
             return servers.notes
 
@@ -360,7 +371,7 @@ def test_a_silent_server_is_given_up_in_time() -> None:
 
 def test_cancelling_the_start_ends_the_started_servers(stdio: dict[str, Any], pid: Path) -> None:
     async def work() -> None:
-        async with McpServers({**stdio, "silent": {"command": "sleep", "args": ["60"]}}):
+        async with McpServers({**stdio, **SILENT}):
             raise AssertionError
 
     async def cancel_start() -> None:

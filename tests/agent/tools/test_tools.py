@@ -654,10 +654,10 @@ def test_a_slow_command_is_killed_with_its_children_and_its_output_kept(box: Too
     child = "(trap '' TERM; echo $BASHPID > child; sleep 60)"
     command = f"trap '' TERM; {child} & echo $$ > pid; echo begun; sleep 60; wait"
     began = time.monotonic()
-    output = call(box, "run", command=command, timeout=1.5)
+    output = call(box, "run", command=command, timeout=0.7)
     assert time.monotonic() - began < 20
     assert text_of(output.content) == (
-        "begun\n[foveal: it was stopped after 1.5 seconds]\nexit status 137 (SIGKILL)"
+        "begun\n[foveal: it was stopped after 0.7 seconds]\nexit status 137 (SIGKILL)"
     )
     assert output.error
     assert ends(int((folder / "pid").read_text()))
