@@ -32,8 +32,8 @@ class InspectedPage:
         self.page.locator(first).first.wait_for()
 
     def until(self, expression: str, argument: object = None) -> None:
-        """Wait until an expression of JavaScript is true; `argument` is its variable. The page itself looks again and
-        again. Playwright's own function evaluates a text in the page, which its Content-Security-Policy forbids."""
+        """Wait until an expression of JavaScript is true; `argument` is its variable. The page itself looks again
+        and again. Playwright's own function evaluates a text in it, which its Content-Security-Policy forbids."""
         waiting = f"""async argument => {{
           const end = performance.now() + {WAIT_MS};
           while (!({expression}) && performance.now() < end) await new Promise((next) => setTimeout(next, 10));
