@@ -124,7 +124,8 @@ def show(watched: WatchedPage, server: InspectedServer, picture: Picture) -> Loc
     watched.page.set_viewport_size({"width": width, "height": height})
     watched.page.emulate_media(color_scheme=picture.theme)
     InspectedPage(watched, server).open(picture.title, picture.fragment)
-    return watched.page.locator(picture.part or "body")
+    part: Locator = watched.page.locator(picture.part or "body")
+    return part
 
 
 def visible_text(part: Locator) -> str:
