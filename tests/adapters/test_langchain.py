@@ -211,14 +211,14 @@ def test_a_reduced_answer_of_blocks_is_shown_reduced() -> None:
 
 def test_contexts_in_a_store_survive_a_restart(provider: StandIn, tmp_path: Path) -> None:
     saver = InMemorySaver()
-    for _ in range(2):
+    for turns in (SHORT_TURNS, 1):
+        at = len(provider.requests)
         middleware = FovealMiddleware(**settings(store=str(tmp_path / "contexts.db")))
         graph = agent(provider, middleware, saver=saver)
-        ask(graph, SHORT_TURNS)
+        ask(graph, turns)
         middleware.conversations.close()
     assert provider.faults == []
     requests = provider.requests
-    at = len(requests) // 2
     assert (
         requests[at].body["messages"][: len(requests[at - 1].body["messages"])]
         == requests[at - 1].body["messages"]

@@ -35,6 +35,7 @@ from support.adapter_runs import (
     check_run,
     search,
 )
+from support.effort import rest_in_soak
 from support.provider_stand_in import Answer, StandIn
 
 FORMS: dict[str, Any] = {"chat": OpenAIChatCompletionsModel, "responses": OpenAIResponsesModel}
@@ -164,7 +165,7 @@ def test_an_agent_without_an_event_loop_stays_inside_the_window(provider: StandI
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        careful = agent(models, client)
+        careful = agent(models, client, "chat")
         for turn in range(SHORT_TURNS):
             question = f"Question {turn}: look it up."
             Runner.run_sync(careful, question, session=stored.session, run_config=config())
@@ -177,14 +178,16 @@ def test_an_agent_without_an_event_loop_stays_inside_the_window(provider: StandI
 
 
 @pytest.mark.parametrize(
-    "streaming", [pytest.param(False, marks=pytest.mark.soak, id="whole"), pytest.param(True, id="streaming")]
+    ("form", "streaming"),
+    rest_in_soak([("chat", True), ("responses", True), ("responses", False)]),
 )
-def test_an_overflow_of_the_provider_is_recovered(provider: StandIn, *, streaming: bool) -> None:
+def test_an_overflow_of_the_provider_is_recovered(provider: StandIn, form: str, *, streaming: bool) -> None:
     models = foveal_models(window=4 * WINDOW)
 
     async def work(client: AsyncOpenAI) -> Any:
         session = SQLiteSession("one")
-        result = await ask_all(agent(models, client), OVERFLOW_TURNS, session=session, streaming=streaming)
+        careful = agent(models, client, form)
+        result = await ask_all(careful, OVERFLOW_TURNS, session=session, streaming=streaming)
         session.close()
         return result
 
@@ -270,19 +273,21 @@ def test_context_tools_show_the_model_its_window(provider: StandIn) -> None:
 
 
 def test_contexts_in_a_store_survive_a_restart(provider: StandIn, tmp_path: Path) -> None:
+    at: list[int] = []
+
     async def work(client: AsyncOpenAI) -> None:
         session = SQLiteSession("one")
-        for _ in range(2):
+        for turns in (SHORT_TURNS, 1):
+            at.append(len(provider.requests))
             models = foveal_models(store=str(tmp_path / "contexts.db"))
-            await ask_all(agent(models, client), SHORT_TURNS, session=session)
+            await ask_all(agent(models, client, "chat"), turns, session=session)
             await models.aclose()
         session.close()
 
     run(provider, work)
     assert provider.faults == []
-    bodies = [request.body["input"] for request in provider.requests]
-    at = len(bodies) // 2
-    assert bodies[at][: len(bodies[at - 1])] == bodies[at - 1]
+    before, after = (request.body["messages"] for request in provider.requests[at[1] - 1 : at[1] + 1])
+    assert after[: len(before)] == before
 
 
 def test_the_given_items_are_not_changed_and_sent_as_they_are(provider: StandIn) -> None:

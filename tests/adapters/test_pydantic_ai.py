@@ -53,6 +53,7 @@ from support.adapter_runs import (
     long_search,
     search,
 )
+from support.effort import rest_in_soak
 from support.provider_stand_in import Answer, StandIn
 
 T = TypeVar("T")
@@ -190,7 +191,7 @@ def _calls(message: ModelMessage) -> list[ToolCallPart]:
     return [part for part in message.parts if isinstance(part, ToolCallPart)]
 
 
-@pytest.mark.parametrize("api", ["responses", "anthropic"])
+@pytest.mark.parametrize("api", rest_in_soak(["anthropic", "responses"]))
 def test_reasoning_stays_signed_with_other_apis(endpoint: Endpoint, api: str) -> None:
     capability = FovealCapability(**settings())
     endpoint.run(ask(endpoint.agent(capability, api=api), SHORT_TURNS))
@@ -210,7 +211,7 @@ def test_an_overflow_of_the_provider_is_recovered(endpoint: Endpoint, *, streami
     assert isinstance(history[-1], ModelResponse)
 
 
-@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
+@pytest.mark.parametrize("api", rest_in_soak(["chat", "responses", "anthropic"]))
 def test_the_model_of_the_agent_writes_the_summaries(api: str) -> None:
     capability = FovealCapability(**settings(summarise="own"))
     with SummarisingStandIn(window=WINDOW) as provider, closing(Endpoint(provider)) as endpoint:
@@ -287,15 +288,15 @@ def test_context_tools_show_the_model_its_window(endpoint: Endpoint) -> None:
 
 def test_contexts_in_a_store_survive_a_restart(endpoint: Endpoint, tmp_path: Path) -> None:
     history: list[ModelMessage] = []
-    for _ in range(2):
+    for turns in (SHORT_TURNS, 1):
+        at = len(endpoint.provider.requests)
         capability = FovealCapability(**settings(store=str(tmp_path / "contexts.db")))
         runner = endpoint.agent(capability)
-        for turn in range(SHORT_TURNS):
+        for turn in range(turns):
             done = runner.run_sync(question(turn), message_history=history, conversation_id="one")
             history = done.all_messages()
         capability.conversations.close()
     assert endpoint.provider.faults == []
-    at = len(endpoint.provider.requests) // 2
     before, after = (request.body["messages"] for request in endpoint.provider.requests[at - 1 : at + 1])
     assert after[: len(before)] == before
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 import foveal
 from foveal import BadSetting, Limits, Policy
+from support import warm_start
 from support.doc_pages import (
     PAGES,
     ROOT_PAGES,
@@ -43,21 +43,31 @@ BLOCKS = [
 ]
 
 
-@pytest.fixture
-def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def given() -> Iterator[dict[str, Any]]:
     """The names that a reader has at hand: a client of either provider."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with (
+        pytest.MonkeyPatch.context() as patch,
         StandIn(script=lambda number: Answer(text="Because of a bound."), keep_alive=False) as provider,
-        openai.OpenAI(base_url=provider.openai, api_key="none") as client,
-        anthropic.Anthropic(base_url=provider.anthropic, api_key="none") as claude,
     ):
-        # The agents of frameworks make their own clients.
-        monkeypatch.setenv("OPENAI_BASE_URL", provider.openai)
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
-        monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
-        yield {"client": client, "claude": claude}
-        assert provider.faults == []
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        with (
+            openai.OpenAI(base_url=provider.openai, api_key="none") as client,
+            anthropic.Anthropic(base_url=provider.anthropic, api_key="none") as claude,
+        ):
+            yield {"client": client, "claude": claude, "provider": provider}
+
+
+@pytest.fixture
+def clients(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """A copy of these names, and what the agents of frameworks make their own clients from."""
+    provider: StandIn = given["provider"]
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("OPENAI_BASE_URL", provider.openai)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
+    yield {name: given[name] for name in ("client", "claude")}
+    assert provider.faults == []
 
 
 @pytest.mark.parametrize("code", BLOCKS)
@@ -85,10 +95,8 @@ def test_the_page_of_large_results_shows_the_marker_of_its_program() -> None:
 
 def test_the_blocks_of_the_sessions_page_run_in_their_order_when_pasted(tmp_path: Path) -> None:
     pasted = "\n\n".join([*code_blocks(page_text("library/sessions")), "print('all ran')\n"])
-    done = subprocess.run(
-        [sys.executable, "-m", "asyncio"],
-        cwd=tmp_path, input=pasted, capture_output=True, encoding="utf-8", timeout=120, check=True,
-    )  # fmt: skip
+    done = warm_start.run(["-m", "asyncio"], cwd=tmp_path, input=pasted, encoding="utf-8", timeout=120)
+    assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr, done.stderr
     assert "all ran" in done.stdout
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from support.chromium import Chromium
+from support.chromium import Chromium, WatchedPage
 from support.coding_agent import AGENT_WINDOW, record_shop
 from support.doc_pages import DOCS, PAGES, pictures
 from support.inspected_server import InspectedServer
@@ -86,21 +86,26 @@ def test_a_picture_of_the_inspector_has_the_text_of_its_page(chromium: Chromium,
     path = tmp_path / "sessions.db"
     asyncio.run(record_shop(path))
     with InspectedServer(path, window=AGENT_WINDOW) as server:
-        for picture in PICTURES:
-            if picture.theme == "light" or picture.size != PICTURES[0].size:
-                wanted, shown = chromium.run(lambda picture=picture: words_of(chromium, server, picture))
-                assert wanted == shown, f"{picture.name}: {AGAIN}inspector_pictures.py"
+
+        def compare() -> None:
+            with inspector_pictures.page_of_pictures(chromium) as watched:
+                for picture in PICTURES:
+                    if picture.theme == "light" or picture.size != PICTURES[0].size:
+                        wanted, shown = words_of(watched, server, picture)
+                        assert wanted == shown, f"{picture.name}: {AGAIN}inspector_pictures.py"
+
+        chromium.run(compare)
 
 
-def words_of(browser: Chromium, server: InspectedServer, picture: Picture) -> tuple[list[str], list[str]]:
+def words_of(watched: WatchedPage, server: InspectedServer, picture: Picture) -> tuple[list[str], list[str]]:
     """Return the words in a picture, and those of its page once they agree or the time is over. They are sorted,
     because sessions of the same time have no order."""
     wanted = sorted(words_without_times(recorded_text(picture)))
-    with inspector_pictures.shown(browser, server, picture) as part:
-        comparison = Comparison(lambda: sorted(words_without_times(inspector_pictures.visible_text(part))))
-        with suppress(AssertionError):
-            wait_until(lambda: comparison.finds(wanted))
-        return wanted, comparison.found
+    part = inspector_pictures.show(watched, server, picture)
+    comparison = Comparison(lambda: sorted(words_without_times(inspector_pictures.visible_text(part))))
+    with suppress(AssertionError):
+        wait_until(lambda: comparison.finds(wanted), interval_s=0.05)
+    return wanted, comparison.found
 
 
 def words_without_times(text: str) -> list[str]:

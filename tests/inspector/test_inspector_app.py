@@ -228,7 +228,7 @@ def test_the_timeline_has_rows_changes_requests_and_reductions(server: Inspected
 @pytest.mark.long
 def test_a_long_timeline_is_compressed_if_the_client_accepts_it(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
-    write_session(path, "long", [UserSaid(content=f"{n} {'word ' * 40}") for n in range(600)], title="Long")
+    write_session(path, "long", [ModelSaid(content=f"{n} {'word ' * 40}") for n in range(300)], title="Long")
     with InspectedServer(path) as server:
         client, url = server.client(), f"/inspect/api/timeline?id={server.keys()['Long']}"
         plain = client.get(url, headers={"Accept-Encoding": "identity"})

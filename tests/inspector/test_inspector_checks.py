@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,13 @@ def test_a_token_of_another_kind_does_not_replace_the_token_of_the_page(store: P
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_write_token")
 
 
-@pytest.mark.parametrize("query", ["", "hello"])
-@pytest.mark.parametrize("after", ["9" * 5_000, "nan e1", "inf", "-1", "1e999 x", "\0", "٣", "²"])
-def test_any_cursor_is_answered(store: Path, query: str, after: str) -> None:
+def test_any_cursor_is_answered(store: Path) -> None:
+    cursors = ("9" * 5_000, "nan e1", "inf", "-1", "1e999 x", "\0", "٣", "²")
     with InspectedServer(store) as server:
-        answer = server.client().get("/inspect/api/sessions", params={"q": query, "after": after})
-        assert answer.status_code == 200
+        client = server.client()
+        for query, after in product(("", "hello"), cursors):
+            answer = client.get("/inspect/api/sessions", params={"q": query, "after": after})
+            assert answer.status_code == 200, (query, after)
 
 
 def test_a_stream_of_the_list_resumes_after_any_number() -> None:

@@ -6,8 +6,6 @@ import asyncio
 import gzip
 import json
 import random
-import subprocess
-import sys
 import zlib
 from collections.abc import Sequence
 from html.parser import HTMLParser
@@ -64,6 +62,7 @@ from foveal.replay.why import why
 from foveal.sessions import Session
 from foveal.stores import open_store
 from foveal.transcripts import Transcript, UnreadableTranscript, read, write_events
+from support import warm_start
 from support.paths import RECORDED, TRANSCRIPTS
 
 SMALL: Final[dict[str, Any]] = {"window": 6_000, "reserve": 500, "tokenizer": "estimate", "processes": 1}
@@ -1105,9 +1104,8 @@ def test_an_error_is_reported_in_one_sentence(
 
 @pytest.mark.long
 def test_replay_without_logs_uses_the_store(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "foveal.cli", "replay"]
     env = {"FOVEAL_STORE": str(tmp_path / "none.db"), "PYTHONUTF8": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, timeout=240, check=False)
+    done = warm_start.run(["-m", "foveal.cli", "replay"], env=env)
     assert (done.returncode, b"name the LOGS" in done.stderr) == (1, True)
 
 

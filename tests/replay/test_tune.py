@@ -17,7 +17,7 @@ from foveal.replay.tune import loses_more
 from foveal.transcripts import Transcript
 
 
-def recording(number: int, *, calls: int = 11, lines: int = 45) -> Transcript:
+def recording(number: int, *, calls: int = 9, lines: int = 45) -> Transcript:
     """A conversation in which each call names a part of the newest result."""
     facts: list[AnyFact] = [UserSaid(content="Make the build green.")]
     for at in range(calls):
@@ -34,14 +34,14 @@ def recording(number: int, *, calls: int = 11, lines: int = 45) -> Transcript:
 
 @pytest.fixture(scope="module")
 def recordings() -> list[Transcript]:
-    return [recording(number) for number in range(26)]
+    return [recording(number) for number in range(21)]
 
 
 @pytest.fixture(scope="module")
 def tuned(recordings: list[Transcript]) -> tuple[Tuning, list[tuple[int, int]]]:
     seen: list[tuple[int, int]] = []
     found = tune(
-        recordings, name="mine", window=6_000, samples=1, processes=1, progress=lambda *at: seen.append(at)
+        recordings, name="mine", window=5_000, samples=1, processes=1, progress=lambda *at: seen.append(at)
     )
     return found, seen
 
@@ -82,7 +82,7 @@ def test_the_progress_reaches_its_end(tuned: tuple[Tuning, list[tuple[int, int]]
 
 
 def test_the_same_recordings_give_the_same_result(recordings: list[Transcript]) -> None:
-    few = [tune(recordings[:20], window=8_000, samples=0, processes=1, max_calls=150) for _ in range(2)]
+    few = [tune(recordings[:20], window=8_000, samples=0, processes=1, max_calls=123) for _ in range(2)]
     assert few[0] == few[1]
     assert few[0].left_out == 8
 
@@ -92,7 +92,7 @@ def test_the_same_recordings_give_the_same_result(recordings: list[Transcript]) 
     [
         (0, 8_000, "too few recordings: 0, 0 to choose on and 0 kept back; needed are 10 in each half"),
         (12, 8_000, "too few recordings: 12, "),
-        (26, 400_000, "of which `economy` cuts 0; needed are 5 of these in each half"),
+        (21, 400_000, "of which `economy` cuts 0; needed are 5 of these in each half"),
     ],
 )
 def test_too_few_recordings_are_refused_with_the_numbers(
@@ -105,7 +105,7 @@ def test_too_few_recordings_are_refused_with_the_numbers(
 
 
 def test_too_few_because_calls_were_left_out_asks_for_more_calls(recordings: list[Transcript]) -> None:
-    found = tune(recordings[:20], window=8_000, samples=0, processes=1, max_calls=150)
+    found = tune(recordings[:20], window=8_000, samples=0, processes=1, max_calls=123)
     assert found.reason.endswith(": raise --calls (8 conversations left out), or tune for a smaller window")
     assert tuning_text(found) == f"Not tuned: {found.reason}."
 

@@ -18,7 +18,7 @@ from support.provider_stand_in import Answer, Json, Request, StandIn
 
 SOAK = bool(os.environ.get("FOVEAL_SOAK"))
 WINDOW = 16_000 if SOAK else 12_000
-TURNS = 13 if SOAK else 5
+TURNS = 13 if SOAK else 4
 """The turns of the longest run of each adapter, with five requests each. Most of its CPU time is the work of the
 clients on the whole history of each request, so `make test` has a smaller window and fewer turns."""
 SHORT_TURNS = TURNS if SOAK else 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from support.chromium import WatchedPage
+from support.chromium import WAIT_MS, WatchedPage
 from support.inspected_server import InspectedServer
 from support.waiting import wait_until
 
@@ -32,9 +32,14 @@ class InspectedPage:
         self.page.locator(first).first.wait_for()
 
     def until(self, expression: str, argument: object = None) -> None:
-        """Wait until an expression of JavaScript is true; `argument` is its variable. Playwright's own function
-        evaluates a text in the page, which the page's Content-Security-Policy forbids."""
-        wait_until(lambda: self.page.evaluate(f"argument => Boolean({expression})", argument))
+        """Wait until an expression of JavaScript is true; `argument` is its variable. The page itself looks again
+        and again. Playwright's own function evaluates a text in it, which its Content-Security-Policy forbids."""
+        waiting = f"""async argument => {{
+          const end = performance.now() + {WAIT_MS};
+          while (!({expression}) && performance.now() < end) await new Promise((next) => setTimeout(next, 10));
+          return Boolean({expression});
+        }}"""
+        assert self.page.evaluate(waiting, argument), f"this never became true: {expression}"
 
     def until_where(self, text: str) -> None:
         """Wait until the scrubber says something."""

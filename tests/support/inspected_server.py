@@ -40,6 +40,7 @@ class InspectedServer(ThreadedServer):
         self._settings = {} if window is None else {"window": window}
         self._port = port
         self._clients: list[httpx.Client] = []
+        self._reader: httpx.Client | None = None
 
     async def serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -81,7 +82,8 @@ class InspectedServer(ThreadedServer):
 
     def keys(self) -> dict[str, str]:
         """The keys of all sessions, by title."""
-        rows = self.client().get("/inspect/api/sessions").json()["sessions"]
+        self._reader = self._reader or self.client()
+        rows = self._reader.get("/inspect/api/sessions").json()["sessions"]
         return {row.get("title", ""): row["key"] for row in rows}
 
 

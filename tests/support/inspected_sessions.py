@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, Final
 
 from foveal.core.log import Call, ModelSaid, ToolReturned, UserSaid
 from foveal.ports import Store
 from foveal.sessions import Session
 from foveal.stores import open_store
+from support import warm_start
+from support.waiting import DEADLINE_S
 
 INSPECTED_MODEL: Final = "gpt-4.1"
 SMALL_SETTINGS: Final[dict[str, Any]] = {
@@ -66,11 +68,7 @@ async def write_store(path: Path, *ids: str, turns: int = 12) -> None:
 @contextmanager
 def writer_process(path: Path, id: str) -> Iterator[Callable[[], int]]:
     """Start a process that has a session open, and yield a function that has it append a turn."""
-    process = subprocess.Popen(
-        [sys.executable, __file__, str(path), id],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    process = warm_start.start([__file__, path, id], stdin=PIPE, stdout=PIPE, encoding="utf-8")
     assert process.stdin is not None
     assert process.stdout is not None
     stdin, stdout = process.stdin, process.stdout
@@ -85,7 +83,7 @@ def writer_process(path: Path, id: str) -> Iterator[Callable[[], int]]:
         yield append
     finally:
         stdin.close()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=DEADLINE_S) == 0
         stdout.close()
 
 

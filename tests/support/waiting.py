@@ -13,12 +13,14 @@ DEADLINE_S: Final = 120.0
 POLL_INTERVAL_S: Final = 0.005
 
 
-def wait_until(condition: Callable[[], T], *, seconds: float = DEADLINE_S) -> T:
-    """Wait until a function returns a true value, and return it."""
+def wait_until(
+    condition: Callable[[], T], *, seconds: float = DEADLINE_S, interval_s: float = POLL_INTERVAL_S
+) -> T:
+    """Wait until a function returns a true value, and return it. `interval_s` is for a function that does much."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, f"the condition did not become true within {seconds:.0f} s"
-        time.sleep(POLL_INTERVAL_S)
+        time.sleep(interval_s)
     return found
 
 

@@ -165,10 +165,14 @@ def test_an_agent_with_a_sliding_window_is_found(provider: StandIn) -> None:
     assert {(one.place, one.code) for one in captured.breaks()} == {("messages[1]", "message_removed")}
 
 
+SOON = (("Retry-After-Ms", "1"),)
+"""The client would wait half a second and more."""
+
+
 def test_a_retry_of_the_client_is_no_break(provider: StandIn, client: openai.OpenAI) -> None:
     from support.provider_stand_in import Trouble
 
-    provider.trouble = lambda number: Trouble(status=500) if number in (2, 3) else None
+    provider.trouble = lambda number: Trouble(status=500, headers=SOON) if number in (2, 3) else None
     with capture() as captured:
         run_chat(client.with_options(max_retries=3), 2)
     assert len(captured) == 6 + 2

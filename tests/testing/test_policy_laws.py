@@ -12,6 +12,7 @@ import foveal
 from foveal import events
 from foveal.policies import Budget, Decision, Moment, PolicyView
 from foveal.testing import LAWS, HistoryStep, LawBroken, check_policy
+from support.effort import rest_in_soak
 
 HISTORIES: Final = 4 if os.environ.get("FOVEAL_SOAK") else 2
 
@@ -87,7 +88,9 @@ class Remembers(foveal.Policy, frozen=True):
         return events.Masked(masks=masks) if masks else None
 
 
-@pytest.mark.parametrize("policy", [Hides(), Summarises(), Drops(), *foveal.PRESETS.values()])
+@pytest.mark.parametrize(
+    "policy", rest_in_soak([Hides(), Summarises(), Drops(), *foveal.PRESETS.values()], kept=4)
+)
 def test_a_policy_that_keeps_the_laws_passes(policy: foveal.Policy) -> None:
     if policy.name == "off":  # which says that a request may not fit
         return
@@ -97,27 +100,29 @@ def test_a_policy_that_keeps_the_laws_passes(policy: foveal.Policy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "law", "problem", "steps"),
+    ("policy", "law", "problem", "steps", "seed"),
     [
-        (DropsAll(), "Allowed", "it drops e1, which is a step that must stay (instructed)", 1),
-        (Raises(), "Answers", "it raised KeyError: 'no embedding'", 1),
-        (Counts(), "Repeatable", "", 8),
-        (HidesTheUser(), "Trace", "a message of the user, is hidden, and the older e", 12),
+        (DropsAll(), "Allowed", "it drops e1, which is a step that must stay (instructed)", 1, 0),
+        (Raises(), "Answers", "it raised KeyError: 'no embedding'", 1, 0),
+        (Counts(), "Repeatable", "", 8, 4),
+        (HidesTheUser(), "Trace", "a message of the user, is hidden, and the older e", 12, 2),
         (
             HidesCorrections(),
             "Later wins",
             "and “The deadline moved to 2 April 2027.” is not shown after it",
             8,
+            4,
         ),
-        (Remembers(), "Apart", "the request has words of another conversation", 4),
-        (foveal.policy("off"), "Fits", "context needs", 3),
+        (Remembers(), "Apart", "the request has words of another conversation", 4, 9),
+        (foveal.policy("off"), "Fits", "context needs", 3, 0),
     ],
 )
 def test_a_broken_law_is_named_with_a_short_history(
-    policy: foveal.Policy, law: str, problem: str, steps: int
+    policy: foveal.Policy, law: str, problem: str, steps: int, seed: int
 ) -> None:
+    """The seeds are those with which it soon finds the shortest history."""
     with pytest.raises(LawBroken) as caught:
-        check_policy(policy, histories=6)
+        check_policy(policy, histories=6, seed=seed)
     error = caught.value
     assert (error.policy, error.law) in {(policy.name, law), (policy.name, "Idempotent")}
     assert problem in error.problem

@@ -17,15 +17,14 @@ import foveal.transport
 from foveal.core.log import Used
 from foveal.core.wire.cache_marks import strip_cache_marks
 from foveal.transport import ConversationPool
+from support.effort import rest_in_soak
 from support.provider_stand_in import Request, StandIn
 
 SOAK = bool(os.environ.get("FOVEAL_SOAK"))
 WINDOW = 16_000 if SOAK else 12_000
 ANSWER = 1_000
-TURNS = 13 if SOAK else 6
-"""The turns of five requests that each API has in its longest loop."""
-SHORT_TURNS = TURNS if SOAK else 5
-"""The turns of its other loops, as long only with FOVEAL_SOAK=1."""
+TURNS = 13 if SOAK else 5
+"""The turns of five requests that each API has in a loop: the first reduction is in the fifth."""
 RULES = "You are a careful agent. Never delete anything."
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 ABOUT = {"name": "search", "description": "Search the sources."}
@@ -233,23 +232,23 @@ def extends(short: list[Any], long: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("stream", "turns"),
-    [
-        pytest.param(False, SHORT_TURNS, marks=pytest.mark.soak, id="whole"),
-        pytest.param(True, TURNS, id="streamed"),
-    ],
+    "stream", [pytest.param(False, marks=pytest.mark.soak, id="whole"), pytest.param(True, id="streamed")]
 )
 @pytest.mark.parametrize("api", APIS)
-def test_a_loop_stays_inside_the_window(provider: StandIn, api: str, stream: bool, turns: int) -> None:
+def test_a_loop_stays_inside_the_window(provider: StandIn, api: str, stream: bool) -> None:
     conversations = ConversationPool(window=WINDOW)
     loop, ask, _ = APIS[api]
     with client_of(api, provider, foveal.transport.httpx2(conversations)) as client:
-        run(loop(turns), lambda body: ask(client, without_checks(body), stream=stream))
-    check(provider, conversations, turns)
+        run(loop(TURNS), lambda body: ask(client, without_checks(body), stream=stream))
+    check(provider, conversations, TURNS)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(
+    ("api", "stream"),
+    rest_in_soak(
+        [*((api, False) for api in APIS), ("messages", True), ("chat", True), ("responses", True)], kept=4
+    ),
+)
 def test_an_async_loop_stays_inside_the_window(provider: StandIn, api: str, stream: bool) -> None:
     conversations = ConversationPool(window=WINDOW)
     loop, _, ask = APIS[api]
@@ -257,7 +256,7 @@ def test_an_async_loop_stays_inside_the_window(provider: StandIn, api: str, stre
     async def main() -> None:
         http = foveal.transport.httpx2_async(conversations)
         async with client_of(api, provider, http, is_async=True) as client:
-            await arun(loop(SHORT_TURNS), lambda body: ask(client, without_checks(body), stream=stream))
+            await arun(loop(TURNS), lambda body: ask(client, without_checks(body), stream=stream))
 
     asyncio.run(main())
-    check(provider, conversations, SHORT_TURNS)
+    check(provider, conversations, TURNS)

@@ -475,7 +475,8 @@ def test_the_same_question_at_the_same_time_is_asked_in_forks(provider: StandIn)
 
 
 def test_a_retry_of_the_client_library_is_not_another_request(provider: StandIn) -> None:
-    provider.trouble = lambda number: Trouble(status=500, body="{}") if number < 3 else None
+    soon = (("Retry-After-Ms", "1"),)  # the client would wait half a second and more
+    provider.trouble = lambda number: Trouble(status=500, body="{}", headers=soon) if number < 3 else None
     conversations = ConversationPool()
     http = foveal.transport.httpx2(conversations)
     with openai.OpenAI(base_url=provider.openai, api_key="none", max_retries=3, http_client=http) as client:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.chromium import Chromium  # noqa: E402
+from support.chromium import Chromium, Theme, WatchedPage  # noqa: E402
 from support.coding_agent import AGENT_WINDOW, FIRST_EVENT_AT, record_shop  # noqa: E402
 from support.inspected_pages import InspectedPage  # noqa: E402
 from support.inspected_server import InspectedServer  # noqa: E402
@@ -68,7 +68,7 @@ class Picture(NamedTuple):
     size: tuple[int, int]
     fragment: str = ""
     title: str = TITLE
-    theme: str = "light"
+    theme: Theme = "light"
     part: str = ""
     """A CSS selector of the part that is shown; "" for the whole window."""
 
@@ -100,7 +100,8 @@ def main(names: list[str]) -> None:
 
 def take(browser: Chromium, server: InspectedServer, picture: Picture) -> bytes:
     """Return one picture as a PNG file."""
-    with shown(browser, server, picture) as part:
+    with page_of_pictures(browser) as watched:
+        part = show(watched, server, picture)
         part.page.wait_for_timeout(SETTLE_MS)
         part.page.locator(".happened .is-loading").first.wait_for(state="hidden")  # it may take seconds
         text = visible_text(part)
@@ -110,13 +111,21 @@ def take(browser: Chromium, server: InspectedServer, picture: Picture) -> bytes:
 
 
 @contextmanager
-def shown(browser: Chromium, server: InspectedServer, picture: Picture) -> Iterator[Locator]:
-    """Open the page of a picture, and yield the part of it that the picture shows."""
-    settings: dict[str, Any] = {"color_scheme": picture.theme, "reduced_motion": "reduce"}
-    with browser.page(size=picture.size, **settings) as watched:
+def page_of_pictures(browser: Chromium) -> Iterator[WatchedPage]:
+    """Yield a page for pictures, whose clock stands."""
+    with browser.page(reduced_motion="reduce") as watched:
         watched.page.clock.set_fixed_time(TAKEN_AT)
-        InspectedPage(watched, server).open(picture.title, picture.fragment)
-        yield watched.page.locator(picture.part or "body")
+        yield watched
+
+
+def show(watched: WatchedPage, server: InspectedServer, picture: Picture) -> Locator:
+    """Show a picture on a page, and return the part of the page that the picture shows."""
+    width, height = picture.size
+    watched.page.set_viewport_size({"width": width, "height": height})
+    watched.page.emulate_media(color_scheme=picture.theme)
+    InspectedPage(watched, server).open(picture.title, picture.fragment)
+    part: Locator = watched.page.locator(picture.part or "body")
+    return part
 
 
 def visible_text(part: Locator) -> str:

@@ -25,7 +25,7 @@ def shop_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shop(shop_file: Path) -> Iterator[InspectedServer]:
     """The inspector with the sessions of a coding agent."""
     with InspectedServer(shop_file, window=AGENT_WINDOW) as server:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foveal.core.log.events import AnyFact, ModelSaid, UserSaid
+from foveal.core.log.events import Event, ModelSaid, UserSaid
 from foveal.inspector.open_logs import MIN_OUTLINE_EVENTS
+from foveal.stores import open_store
 from support.inspected_pages import ROWS, InspectedPage
 from support.inspected_server import InspectedServer, write_session
 
@@ -19,11 +21,20 @@ PAIRS = MIN_OUTLINE_EVENTS // 2
 @pytest.fixture(scope="module")
 def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("long") / "sessions.db"
-    facts: list[AnyFact] = []
-    for number in range(PAIRS):
-        facts += [ModelSaid(content=f"Answer {number}."), ModelSaid(content=f"More about {number}.")]
-    write_session(path, "long", [UserSaid(content="Begin."), *facts], title=TITLE)
+    write_session(path, "long", [UserSaid(content="Begin.")], title=TITLE)
+    asyncio.run(lengthen(path))
     return path
+
+
+async def lengthen(path: Path) -> None:
+    """Append the other events at once: a session would store each of them alone."""
+    async with open_store(path) as store:
+        first = (await store.read("long"))[-1].seq + 1
+        events = [
+            Event(first + number, ModelSaid(content=f"Answer {number}."), 1_700_000_000.0 + number)
+            for number in range(2 * PAIRS)
+        ]
+        await store.append("long", events)
 
 
 def test_a_long_session_shows_its_levels_before_its_sizes(
