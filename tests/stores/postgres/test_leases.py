@@ -156,10 +156,11 @@ async def test_a_block_that_ends_just_as_its_lease_is_lost_is_not_cancelled(post
 
 @run
 async def test_a_blocked_event_loop_keeps_a_lease_that_was_not_taken_over(postgres_url: str) -> None:
-    async with cluster(postgres_url) as (one, _), one.leases.lock("t", "s"):
+    times = LeaseTimes(lease=0.4, renew=0.1, give_up=0.3, poll=0.3)
+    async with cluster(postgres_url, times=times) as (one, _), one.leases.lock("t", "s"):
         for _ in range(2):
-            time.sleep(SHORT.lease * 1.2)
-            await asyncio.sleep(SHORT.renew)
+            time.sleep(times.lease * 1.2)
+            await asyncio.sleep(times.renew)
         await one.fenced("s", lambda connection: connection.execute("SELECT 1"))
 
 
