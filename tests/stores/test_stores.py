@@ -24,7 +24,7 @@ from foveal.ports import Checkpoint, Store
 from foveal.stores import MemoryStore, SqliteStore, open_store
 from foveal.stores.compression import DICTIONARY, MAX_INLINE_BYTES, CutText, LinePacker
 from foveal.stores.sqlite.schema import ID_STRIDE, MIGRATIONS, STORE_APPLICATION_ID, STORE_SCHEMA_VERSION
-from support.effort import examples
+from support.effort import examples, rest_in_soak
 from support.store_contract import LONG_TEXT, RANDOM_TEXT, Contract, StoreFactory, StoreMachine, log, said
 
 
@@ -332,7 +332,7 @@ def secrets(seed: int, count: int) -> list[Event]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("durability", ["full", "normal"])
+@pytest.mark.parametrize("durability", rest_in_soak(["full", "normal"]))
 def test_erased_text_is_not_in_the_bytes_of_the_files(path: Path, durability: str) -> None:
     gone, kept = secrets(1, 150), secrets(2, 150)
     words = [word.encode() for event in gone for word in event.fact.content.split()[:2]]  # type: ignore[union-attr]

@@ -88,7 +88,8 @@ async def compete(path: str, name: str, count: str) -> None:
 
 
 async def append_until_error(path: str, *, upto: int = 3_000) -> None:
-    """Append until an error or the last event, read all events again, and print the last acknowledged seq and the error."""
+    """Append until an error, or up to an event, read all events again, and print the last acknowledged seq and
+    the error."""
     acknowledged = -1
     try:
         async with SqliteStore(path, timeout=1) as store:
