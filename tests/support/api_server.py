@@ -110,6 +110,10 @@ class ApiServer(ThreadedServer):
             self.loop = asyncio.get_running_loop()
             upstreams = Upstreams(service)
             stack.push_async_callback(upstreams.close)
+            if self._background:
+                from support.prompt_dbos import shorten_pauses  # imports the job engine
+
+                shorten_pauses()
             worker = (
                 await stack.enter_async_context(JobWorker.open(service, timing=BRIEF_POLLS))
                 if self._background

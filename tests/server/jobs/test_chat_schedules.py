@@ -21,6 +21,7 @@ from foveal.server.pairing import ChatPlatform
 from foveal.server.turns import Turn
 from foveal.testing import Scripted
 from support.effort import rest_in_soak
+from support.prompt_dbos import shorten_pauses
 from support.provided import provided
 from support.service_databases import open_database
 
@@ -81,6 +82,8 @@ def test_schedules_of_other_sessions_stay_in_their_session(place: Path | str) ->
 
 @pytest.mark.parametrize("chat", rest_in_soak([ChatPlace(-100, 7), ChatPlace(42)]))
 def test_after_new_the_answer_and_replies_to_it_share_a_session(tmp_path: Path, chat: ChatPlace) -> None:
+    shorten_pauses()
+
     async def check() -> None:
         config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
         provider = Scripted("Hello.", "Rain.", "Yes, rain.")
