@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 from uuid import uuid4
 
@@ -49,10 +50,12 @@ from foveal.server.jobs.queue import Job, JobQueue
 from foveal.server.storage import Storage
 from foveal.stores import SqliteStore
 from foveal.stores.sqlite.schema import STORE_SCHEMA_VERSION
+from support import warm_start
 from support.postgres_server import database_url, drop_database, fresh_database
 from support.serve_process import serving
 from support.service_databases import open_database
 from support.store_contract import UNUSUAL_FACTS, Clock, log, said
+from support.warm_start import WarmProcess
 
 TABLES = (TOKENS_TABLE, *OTHER_TABLES)
 MADE_TABLES = (
@@ -568,9 +571,7 @@ def test_a_row_with_another_value_is_refused_without_showing_it(folder: Path, se
     assert "hunter2" not in str(caught.value)
 
 
-def test_rows_are_compared_before_sessions_are_copied(
-    folder: Path, service_url: str, tmp_path: Path
-) -> None:
+def test_rows_are_compared_before_sessions_are_copied(folder: Path, service_url: str, tmp_path: Path) -> None:
     copy(folder, service_url)
     with psycopg.connect(service_url) as connection:
         connection.execute("UPDATE foveal.inbox SET at = 7 WHERE key = 'k30'")
@@ -642,16 +643,18 @@ asyncio.run(hold())
 
 
 @contextmanager
-def running(code: str, place: str | Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", code, str(place)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout
-        assert process.stdout.readline() == "held\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def running(code: str, place: str | Path) -> Iterator[WarmProcess]:
+    with tempfile.TemporaryDirectory() as name:
+        program = Path(name) / "hold.py"
+        program.write_text(code)
+        process = warm_start.start([program, place], stdin=PIPE, stdout=PIPE, encoding="utf-8")
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def test_a_folder_with_a_running_turn_is_refused(tmp_path: Path, service_url: str) -> None:

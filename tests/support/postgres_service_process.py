@@ -17,7 +17,6 @@ from foveal.stores.postgres.leases import LeaseTimes
 from support.provided import provided
 from support.service_process import Echo
 
-
 BRIEF: Final = LeaseTimes(lease=1.5, renew=0.3, give_up=1.2, poll=0.1)
 """For tests that wait until a lease ends."""
 

@@ -1,6 +1,7 @@
 """Job engines in this process that begin new and delayed jobs at once.
 
-DBOS looks once a second for queues and for jobs whose delay has ended. A test with a job would mostly wait for that.
+DBOS looks once a second for queues and for jobs whose delay has ended. A test with a job would mostly wait for
+that.
 """
 
 from __future__ import annotations

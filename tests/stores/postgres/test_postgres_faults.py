@@ -148,12 +148,14 @@ def test_a_refused_connection_is_a_clear_error_and_the_store_works_again_later(p
 
 @pytest.mark.parametrize("fault", rest_in_soak(["drop_replies", "drop_requests", "swallow"], kept=2))
 def test_a_network_that_loses_bytes_is_an_error_in_time_and_no_append_is_doubled(
-    proxy: CuttingProxy, fault: str
+    proxy: CuttingProxy, postgres_url: str, fault: str
 ) -> None:
     async def work() -> None:
-        options = {"wait_s": 2.0, "statement_s": 1.2, "reply_margin_s": 0.3}
+        async with opened(postgres_url) as direct:  # creates the tables, without such limits
+            await direct.append("a", said(1))
+        options = {"wait_s": 1.5, "statement_s": 0.6, "reply_margin_s": 0.2}
         async with opened(proxy.url, **options) as store:
-            await store.append("a", said(1))
+            assert await store.read("a") == said(1)
             getattr(proxy, fault)()
             with pytest.raises(StoreUnusable, match="unknown"):
                 await asyncio.wait_for(store.append("a", said(1, first=1)), DEADLINE_S)
