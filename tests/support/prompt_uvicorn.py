@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import types
+from importlib import import_module
+from typing import Final
 
-import uvicorn.server
-
-SHARE = 0.1
+SHARE: Final = 0.1
 
 
 class _Asyncio(types.ModuleType):
@@ -25,4 +25,4 @@ class _Asyncio(types.ModuleType):
 
 
 def shorten_pauses() -> None:
-    uvicorn.server.__dict__["asyncio"] = _Asyncio("asyncio")
+    vars(import_module("uvicorn.server"))["asyncio"] = _Asyncio("asyncio")
