@@ -102,7 +102,7 @@ class SlowSource(TranscriptSource):
     """Transcripts that take long to parse."""
 
     async def open(self, entry: SessionEntry) -> SessionLog:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(0.4)
         return await super().open(entry)
 
 
@@ -110,10 +110,10 @@ def test_the_session_with_the_words_is_found_before_the_others_are_indexed(tmp_p
     for number in range(12):
         write_claude(tmp_path / f"logs/{number}.jsonl", "Hello", f"number {number}", day=number + 2)
     write_claude(tmp_path / "logs/oldest.jsonl", "Where are they?", "The ponies sleep", day=1)
-    answer = search(tmp_path / "index", "pony", SlowSource(tmp_path / "logs"), work_s=1.5)
+    answer = search(tmp_path / "index", "pony", SlowSource(tmp_path / "logs"), work_s=0.6)
     assert "> The ponies sleep" in answer
     assert answer.startswith("[foveal recall: 1 session ")  # the bytes of the others have none of the words
-    common = search(tmp_path / "other", "hello", SlowSource(tmp_path / "logs"), work_s=1.5)
+    common = search(tmp_path / "other", "hello", SlowSource(tmp_path / "logs"), work_s=0.6)
     assert common.startswith("[foveal recall: searched ")
     assert " of 13 sessions so far; " in common
 

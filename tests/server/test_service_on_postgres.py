@@ -25,6 +25,7 @@ from support import warm_start
 from support.cutting_proxy import CuttingProxy
 from support.gated_provider import GatedProvider, run
 from support.paths import SUPPORT, TESTS
+from support.postgres_service_process import BRIEF
 from support.provided import provided
 from support.service_databases import tables_with
 from support.service_process import Echo
@@ -114,7 +115,7 @@ async def test_a_turn_whose_lease_was_lost_stops_and_its_reader_gets_the_other_a
     service_url: str,
 ) -> None:
     paused = GatedProvider("never stored")
-    async with members(service_url, paused, Echo()) as (first, second):
+    async with members(service_url, paused, Echo(), times=BRIEF) as (first, second):
         here, there = await demo(first), await demo(second)
         turn = await here.submit("1", key="k")
         await paused.asked_once.wait()
@@ -178,7 +179,7 @@ async def test_a_stopped_process_that_continues_writes_nothing_after_the_takeove
     with worker(service_url, "paused") as process:
         assert await asyncio.to_thread(line, process) == "asked"
         process.send_signal(signal.SIGSTOP)
-        async with member(service_url, Echo()) as service:
+        async with member(service_url, Echo(), times=BRIEF) as service:
             live = await demo(service)
             outcome = await asyncio.wait_for((await live.submit("second")).outcome(), DEADLINE_S)
             assert outcome.text == "echo of second"
@@ -189,10 +190,13 @@ async def test_a_stopped_process_that_continues_writes_nothing_after_the_takeove
 
 
 @run
-async def test_the_messages_of_a_killed_process_are_answered_by_another(service_url: str) -> None:
+async def test_the_messages_of_a_killed_process_are_answered_by_another(
+    service_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveal.server.service.RECOVERY_INTERVAL_S", 0.3)
     with worker(service_url, "killed") as process:
         assert await asyncio.to_thread(line, process) == "asked"
-        async with member(service_url, Echo()) as service:
+        async with member(service_url, Echo(), times=BRIEF) as service:
             process.kill()
             live = await demo(service)
             recovery = asyncio.create_task(service._recover_periodically())
@@ -212,7 +216,10 @@ async def test_the_reader_in_a_process_that_was_cut_off_gets_the_answer_of_the_o
 ) -> None:
     cut_off = GatedProvider("never stored")
     with CuttingProxy(service_url) as proxy:
-        async with member(proxy.url, cut_off) as first, member(service_url, Echo()) as second:
+        async with (
+            member(proxy.url, cut_off, times=BRIEF) as first,
+            member(service_url, Echo(), times=BRIEF) as second,
+        ):
             here, there = await demo(first), await demo(second)
             turn = await here.submit("1")
             await cut_off.asked_once.wait()
@@ -231,12 +238,12 @@ async def test_the_reader_in_a_process_that_was_cut_off_gets_the_answer_of_the_o
 async def test_an_outage_longer_than_a_lease_loses_and_doubles_nothing(service_url: str) -> None:
     provider = GatedProvider("first answer", "second answer")
     with CuttingProxy(service_url) as proxy:
-        async with member(proxy.url, provider) as service:
+        async with member(proxy.url, provider, times=BRIEF) as service:
             live = await demo(service)
             turn = await live.submit("1")
             await provider.asked_once.wait()
             proxy.refuse()
-            await asyncio.sleep(SHORT.lease * 1.5)
+            await asyncio.sleep(BRIEF.lease * 1.5)
             provider.gate.set()
             proxy.restore()
             outcome = await turn.outcome()

@@ -47,7 +47,7 @@ from foveal.sessions import RANGE_CHANGED, Session, SessionOptions
 from foveal.sessions.fitter import REPLACED
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
-from support.effort import examples
+from support.effort import examples, rest_in_soak
 from support.histories import plain_model
 from support.legality import check_anthropic, check_chat, check_responses
 from support.waiting import DEADLINE_S
@@ -1196,7 +1196,9 @@ async def test_a_fork_starts_with_the_same_view_and_compacts_separately(stores: 
 # ── Reopening ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("policy", ["handoff", "sliding-summary", "recent-summary", "confirm", "economy"])
+@pytest.mark.parametrize(
+    "policy", rest_in_soak(["handoff", "economy", "confirm", "sliding-summary", "recent-summary"], kept=3)
+)
 @run
 async def test_reopening_after_every_summary_shows_the_same_view(policy: str, tmp_path: Path) -> None:
     path = tmp_path / "chats.db"

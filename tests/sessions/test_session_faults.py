@@ -34,6 +34,7 @@ from foveal.errors import UnknownSession
 from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from support import warm_start
+from support.effort import rest_in_soak
 from support.legality import check_anthropic, check_chat
 from support.paths import SUPPORT
 from support.session_worker import SESSION, SMALL_WINDOW, turn
@@ -95,7 +96,7 @@ async def check_reopened(path: Path) -> list[Event]:
 # ── SIGKILL ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", rest_in_soak([1, 2]))
 def test_a_session_survives_kill_9_at_any_moment(path: Path, seed: int) -> None:
     pick = random.Random(seed)
     lives: dict[str, int] = {}
@@ -197,7 +198,7 @@ def _let_go(child: WarmProcess) -> None:
     child.stdin.flush()
 
 
-@pytest.mark.parametrize("seed", range(10 if SOAK else 3))
+@pytest.mark.parametrize("seed", range(10 if SOAK else 2))
 def test_when_one_of_two_processes_is_killed_the_other_continues(path: Path, seed: int) -> None:
     turns = 6
     with worker("spawn", path) as spawner, worker("append", path, "anna", turns) as anna:

@@ -8,12 +8,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveal.core.log import AnyFact, ToolReturned, UserSaid
 from foveal.ports import Hit, Store
 from foveal.stores import MemoryStore, SqliteStore, open_store
+from support.effort import examples
 from support.postgres_server import fresh_database
 from support.store_contract import log
 
@@ -72,7 +73,7 @@ async def _answers(
     return answers
 
 
-@settings(max_examples=30)
+@examples(60)
 @given(
     batches=st.lists(st.lists(facts, min_size=1, max_size=6), min_size=1, max_size=3),
     asked=st.lists(st.tuples(queries, st.sampled_from([1, 3, 50])), min_size=1, max_size=4),

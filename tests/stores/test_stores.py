@@ -24,7 +24,7 @@ from foveal.ports import Checkpoint, Store
 from foveal.stores import MemoryStore, SqliteStore, open_store
 from foveal.stores.compression import DICTIONARY, MAX_INLINE_BYTES, CutText, LinePacker
 from foveal.stores.sqlite.schema import ID_STRIDE, MIGRATIONS, STORE_APPLICATION_ID, STORE_SCHEMA_VERSION
-from support.effort import examples
+from support.effort import examples, rest_in_soak
 from support.store_contract import LONG_TEXT, RANDOM_TEXT, Contract, StoreFactory, StoreMachine, log, said
 
 
@@ -197,7 +197,7 @@ def test_bytes_of_sessions_add_up_to_about_the_file_size(path: Path) -> None:
     async def work() -> int:
         async with open_store(path, durability="normal") as store:
             for session in "abc":
-                await store.append(session, log(*(UserSaid(content=text()) for _ in range(700))))
+                await store.append(session, log(*(UserSaid(content=text()) for _ in range(400))))
             return sum(info.bytes for info in await store.sessions())
 
     counted = asyncio.run(work())
@@ -332,9 +332,9 @@ def secrets(seed: int, count: int) -> list[Event]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("durability", ["full", "normal"])
+@pytest.mark.parametrize("durability", rest_in_soak(["full", "normal"]))
 def test_erased_text_is_not_in_the_bytes_of_the_files(path: Path, durability: str) -> None:
-    gone, kept = secrets(1, 150), secrets(2, 150)
+    gone, kept = secrets(1, 80), secrets(2, 80)
     words = [word.encode() for event in gone for word in event.fact.content.split()[:2]]  # type: ignore[union-attr]
 
     async def work() -> None:
@@ -348,7 +348,7 @@ def test_erased_text_is_not_in_the_bytes_of_the_files(path: Path, durability: st
             )
             assert await store.search("gone", words[0].decode())
             bodies = stored_bytes(path, 1)
-            assert count_remnants(path, bodies) > 200
+            assert count_remnants(path, bodies) > 100
             await store.erase("gone")
             assert count_remnants(path, bodies) == 0
             files = b"".join(file.read_bytes() for file in path.parent.glob("chats.db*"))

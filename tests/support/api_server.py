@@ -29,11 +29,13 @@ from foveal.ports import Reply, ReplyPiece
 from foveal.server import AuthTokens, Service
 from foveal.server.http.app import app
 from foveal.server.jobs import JobWorker
+from foveal.server.jobs.worker import WorkerTiming
 from foveal.server.proxy.upstreams import Upstreams
 from support.threaded_server import ThreadedServer
 
 T = TypeVar("T")
 DEADLINE = 60.0
+BRIEF_POLLS = WorkerTiming(poll_s=0.1, engine_poll_s=0.1)
 SUMMARY = "<summary>\n## Goal\nTalk.\n## Decisions\n-\n## State\n-\n## Next\n-\n## Dead ends\n-\n</summary>"
 _gates: dict[str, threading.Event] = {}
 
@@ -108,7 +110,15 @@ class ApiServer(ThreadedServer):
             self.loop = asyncio.get_running_loop()
             upstreams = Upstreams(service)
             stack.push_async_callback(upstreams.close)
-            worker = await stack.enter_async_context(JobWorker.open(service)) if self._background else None
+            if self._background:
+                from support.prompt_dbos import shorten_pauses  # imports the job engine
+
+                shorten_pauses()
+            worker = (
+                await stack.enter_async_context(JobWorker.open(service, timing=BRIEF_POLLS))
+                if self._background
+                else None
+            )
             self.inspector = served_inspector(service)
             self.app = app(service, upstreams=upstreams, worker=worker, pages=self.inspector)
             await self._run(self.app)

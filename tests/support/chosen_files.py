@@ -28,7 +28,7 @@ INSIDE: Final = {
 """Packages and scripts that a quick file may import, beside the standard library."""
 OUTSIDE: Final = {
     "ag2", "agent_framework", "agents", "aiohttp", "autogen_agentchat", "chat_captures", "crewai",
-    "deepagents", "discord", "dspy", "google", "haystack", "http", "inspector_pictures", "langchain",
+    "dbos", "deepagents", "discord", "dspy", "google", "haystack", "http", "inspector_pictures", "langchain",
     "langchain_core", "langchain_openai", "langgraph", "litellm", "llama_index", "mcp", "mcp_types",
     "multiprocessing", "observed", "opentelemetry", "playwright", "prometheus_client", "prompt_toolkit",
     "psycopg", "pty", "pydantic_ai", "pyte", "requests", "smolagents", "socket", "strands", "telegram",

@@ -269,13 +269,13 @@ class SoakRun:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not true():
-                    await asyncio.sleep(0.002)
+                    await asyncio.sleep(0.01)
 
 
 async def run_soak(
     plan: SoakPlan, folder: Path, app: SoakApp, *, wait_s: float, quiet_s: float = 5.0
 ) -> SoakRun:
-    """Run a plan; `wait_s` is how long the last answers may take."""
+    """Run a plan; `wait_s` is how long the last answers may take; for `quiet_s` see `wait_answered`."""
     run = SoakRun(plan, folder, app)
     await run.start()
     try:

@@ -33,6 +33,7 @@ from foveal.server.jobs import JobWorker
 from foveal.server.jobs.worker import DEFAULT_TIMING, ExecutorTiming, WorkerTiming
 from foveal.server.runtime import Runtime
 from foveal.testing import Scripted
+from support.prompt_dbos import shorten_pauses
 
 QUICK = WorkerTiming(
     poll_s=0.1,
@@ -128,6 +129,8 @@ async def main(folder: Path, name: str, url: str) -> None:
     if release := os.environ.get("JOB_RELEASE"):
         change_release(release)
     timing = DEFAULT_TIMING if os.environ.get("JOB_TIMING") == "production" else QUICK
+    if timing is QUICK:
+        shorten_pauses(longest_s=0.5)
     async with opened_service(folder, name, url) as service, JobWorker.open(service, timing=timing) as work:
         say("open")
         watching = asyncio.create_task(_say_when_working(work))

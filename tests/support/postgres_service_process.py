@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from foveal.config import load
 from foveal.ports import Reply, ReplyPiece
@@ -16,6 +16,9 @@ from foveal.server.runtime import Runtime
 from foveal.stores.postgres.leases import LeaseTimes
 from support.provided import provided
 from support.service_process import Echo
+
+BRIEF: Final = LeaseTimes(lease=1.5, renew=0.3, give_up=1.2, poll=0.1)
+"""For tests that wait until a lease ends."""
 
 
 class SlowEcho(Echo):
@@ -29,8 +32,7 @@ class SlowEcho(Echo):
 
 async def main(url: str, name: str) -> None:
     config = load(Path("/nowhere"), environ={}, user_folder=Path("/nowhere"))
-    times = LeaseTimes(lease=4.0, renew=0.5, give_up=3.2, poll=0.3)
-    storage, provider = PostgresStorage(url, times=times), provided(SlowEcho())
+    storage, provider = PostgresStorage(url, times=BRIEF), provided(SlowEcho())
     service = Service(Runtime(config, storage, environment={}, make_provider=provider))
     live = await service.tenant("default").ensure("demo")
     outcome = await (await live.submit(f"first of {name}", key=name)).outcome()

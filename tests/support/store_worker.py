@@ -87,14 +87,15 @@ async def compete(path: str, name: str, count: str) -> None:
                 seq = conflict.next_seq
 
 
-async def append_until_error(path: str) -> None:
-    """Append until an error, read all events again, and print the last acknowledged seq and the error."""
+async def append_until_error(path: str, *, upto: int = 3_000) -> None:
+    """Append until an error, or up to an event, read all events again, and print the last acknowledged seq and
+    the error."""
     acknowledged = -1
     try:
         async with SqliteStore(path, timeout=1) as store:
             try:
                 acknowledged = await next_seq(store) - 1
-                for seq in range(acknowledged + 1, 3_000):
+                for seq in range(acknowledged + 1, upto):
                     await store.append(SESSION, [event(seq)])
                     acknowledged = seq
             finally:
@@ -115,7 +116,7 @@ def run_unprivileged(path: str) -> None:
     if os.getuid() == 0:
         os.setgid(65534)
         os.setuid(65534)
-    asyncio.run(append_until_error(path))
+    asyncio.run(append_until_error(path, upto=300))
 
 
 def hold_lock(path: str) -> None:

@@ -14,7 +14,6 @@ from foveal.agent.tool import Tool
 from foveal.config import load
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.server import Pairing, Service
-from foveal.server.gateways.place_intake import PIECE_WAIT_S
 from foveal.server.gateways.telegram import telegram
 from foveal.testing import Scripted
 from support.provided import provided
@@ -35,7 +34,7 @@ class Bot:
         provider: Scripted,
         *,
         grace_s: float = 0.0,
-        piece_wait_s: float = PIECE_WAIT_S,
+        piece_wait_s: float = 0.3,
         tools: Sequence[Tool] = (),
         **settings: Any,
     ) -> None:

@@ -8,8 +8,12 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Final, Self
 
+from support.prompt_uvicorn import shorten_pauses
+
 START_STOP_TIMEOUT_S: Final = 60.0
 """Seconds allowed to start and to stop, on a busy machine."""
+
+shorten_pauses()
 
 
 class ThreadedServer(ABC):

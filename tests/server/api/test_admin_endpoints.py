@@ -256,14 +256,22 @@ def test_logins_of_browsers_are_recorded(admin: httpx.Client, alice: httpx.Clien
     assert not any("fv_" in str(row) for row in of_login(server, 0))
 
 
+def wait_for_other_writers(server: ApiServer, *, seconds: float) -> None:
+    """Set how long the server waits for other connections that write to its database."""
+    pragma = f"PRAGMA busy_timeout = {round(seconds * 1_000)}"
+    server.do(server.service.runtime.database.read(lambda db: db.execute(pragma)))
+
+
 def test_what_cannot_be_recorded_is_not_exported_and_a_read_is_recorded_later(
     admin: httpx.Client, alice: httpx.Client, server: ApiServer
 ) -> None:
     alice.post("/api/sessions", json={"id": "hidden", "title": "the canary sings"})
+    wait_for_other_writers(server, seconds=0.2)
     with closing(apsw.Connection(str(server.folder / "server" / "service.db"))) as other:
         other.execute("BEGIN IMMEDIATE")  # no other connection can write
         assert alice.get("/api/sessions/hidden/events").status_code == 200
         refused = alice.get("/api/sessions/hidden/export")
+    wait_for_other_writers(server, seconds=5.0)
     assert refused.status_code == 503
     assert refused.json()["type"] == "urn:foveal:store"
     assert "canary" not in refused.text

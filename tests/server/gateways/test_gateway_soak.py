@@ -66,24 +66,24 @@ async def soak_telegram(plan: SoakPlan, folder: Path, *, wait_s: float) -> None:
     LOG.info("%s", await check_soak(run))
 
 
-async def soak_discord(plan: SoakPlan, folder: Path, *, wait_s: float) -> None:
+async def soak_discord(plan: SoakPlan, folder: Path, *, wait_s: float, quiet_s: float) -> None:
     async with DiscordApi() as api:
-        run = await run_soak(plan, folder / "served", DiscordSoak(api), wait_s=wait_s)
+        run = await run_soak(plan, folder / "served", DiscordSoak(api), wait_s=wait_s, quiet_s=quiet_s)
     LOG.info("%s", await check_soak(run))
 
 
 @pytest.mark.long
 def test_telegram_messages_under_kills_and_outages_are_answered_once_and_in_order(tmp_path: Path) -> None:
-    places = telegram_places(8)
-    plan = soak_plan(17, messages=36, places=places, faults=TELEGRAM_FAULTS, fault_s=0.5, pause_s=0.1)
+    places = telegram_places(5)
+    plan = soak_plan(17, messages=22, places=places, faults=TELEGRAM_FAULTS, fault_s=0.5, pause_s=0.1)
     asyncio.run(soak_telegram(plan, tmp_path, wait_s=60))
 
 
 @pytest.mark.long
 def test_discord_messages_under_outages_are_answered_once_and_in_order(tmp_path: Path) -> None:
-    places = discord_places(6)
-    plan = soak_plan(17, messages=30, places=places, faults=DISCORD_FAULTS, fault_s=0.3, pause_s=0.1)
-    asyncio.run(soak_discord(plan, tmp_path, wait_s=60))
+    places = discord_places(4)
+    plan = soak_plan(17, messages=20, places=places, faults=DISCORD_FAULTS, fault_s=0.3, pause_s=0.1)
+    asyncio.run(soak_discord(plan, tmp_path, wait_s=60, quiet_s=3))
 
 
 @pytest.mark.soak
@@ -98,7 +98,7 @@ def test_a_thousand_telegram_messages_are_answered_once_and_in_order(tmp_path: P
 def test_a_thousand_discord_messages_are_answered_once_and_in_order(tmp_path: Path) -> None:
     faults, places = MANY_DISCORD_FAULTS, discord_places(20)
     plan = soak_plan(3, messages=1_000, places=places, faults=faults, fault_s=20.0, pause_s=0.2)
-    asyncio.run(soak_discord(plan, tmp_path, wait_s=300))
+    asyncio.run(soak_discord(plan, tmp_path, wait_s=300, quiet_s=5))
 
 
 # ── the check ────────────────────────────────────────────────────────────────────────────────────────────

@@ -317,7 +317,7 @@ def test_a_late_body_is_refused(
     proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch, sent: bytes, code: int
 ) -> None:
     # A refusal has more time than a body that never comes: it must be first on a busy machine too.
-    monkeypatch.setattr(bounded_protocol, "BODY_CHECK_INTERVAL_S", 0.05 if code == 408 else 1.0)
+    monkeypatch.setattr(bounded_protocol, "BODY_CHECK_INTERVAL_S", 0.05 if code == 408 else 0.4)
     come = raw(proxy.url, sent)  # which ends when the server has hung up
     assert (status(come), come.count(b"HTTP/1.1 ")) == (code, 1)
 

@@ -15,10 +15,13 @@ from foveal.server.gateways.incoming import IncomingMessage
 from foveal.server.jobs import JobWorker
 from foveal.server.jobs.queue import JobQueue
 from foveal.server.jobs.schedule_store import Schedule, ScheduleStore
+from foveal.server.jobs.worker import WorkerTiming
 from foveal.server.live_session import LiveSession
 from foveal.server.pairing import ChatPlatform
 from foveal.server.turns import Turn
 from foveal.testing import Scripted
+from support.effort import rest_in_soak
+from support.prompt_dbos import shorten_pauses
 from support.provided import provided
 from support.service_databases import open_database
 
@@ -77,8 +80,10 @@ def test_schedules_of_other_sessions_stay_in_their_session(place: Path | str) ->
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("chat", [ChatPlace(42), ChatPlace(-100, 7)])
+@pytest.mark.parametrize("chat", rest_in_soak([ChatPlace(-100, 7), ChatPlace(42)]))
 def test_after_new_the_answer_and_replies_to_it_share_a_session(tmp_path: Path, chat: ChatPlace) -> None:
+    shorten_pauses()
+
     async def check() -> None:
         config = load(tmp_path, flags={}, environ={}, user_folder=tmp_path / "no-config")
         provider = Scripted("Hello.", "Rain.", "Yes, rain.")
@@ -101,7 +106,7 @@ def test_after_new_the_answer_and_replies_to_it_share_a_session(tmp_path: Path, 
 
             await say("1", "Hello.")
             first = await Chats(service.runtime.database).session("telegram", chat)
-            async with JobWorker.open(service) as work:
+            async with JobWorker.open(service, timing=WorkerTiming(poll_s=0.05, engine_poll_s=0.05)) as work:
                 now = service.runtime.clock()
                 await work.schedules.create(daily(first, "telegram"), now=now)
                 await say("2", "/new")

@@ -28,6 +28,7 @@ from foveal.stores.postgres.connection import PostgresPool
 from foveal.stores.postgres.store import PostgresStore
 from support import postgres_server
 from support.cutting_proxy import CommitFault, CuttingProxy
+from support.effort import rest_in_soak
 from support.started_worker import DEADLINE, StartedWorker
 
 SOAK: Final = bool(os.environ.get("FOVEAL_SOAK"))
@@ -343,7 +344,7 @@ def test_a_server_starts_and_queues_a_job_though_connections_break_during_commit
         asyncio.run(main(proxy))
 
 
-@pytest.mark.parametrize("ahead_s", [-3_600, 3_600])
+@pytest.mark.parametrize("ahead_s", rest_in_soak([-3_600, 3_600]))
 def test_executors_correct_the_clock_of_their_machine(postgres_url: str, ahead_s: float) -> None:
     async def main() -> None:
         async with PostgresPool(postgres_url) as pool:

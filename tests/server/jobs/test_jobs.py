@@ -29,6 +29,7 @@ from foveal.server.jobs.schedule_store import Schedule
 from foveal.server.jobs.worker import WorkerTiming
 from foveal.stores import SqliteStore
 from foveal.testing import Answer, Scripted
+from support.prompt_dbos import shorten_pauses
 from support.started_worker import StartedWorker
 
 QUICK: Final = WorkerTiming(
@@ -37,6 +38,8 @@ QUICK: Final = WorkerTiming(
 DEADLINE: Final = 60.0
 NOON: Final = 1_772_452_800.0
 """2026-03-02T12:00:00Z."""
+
+shorten_pauses()
 
 
 class Actor(Scripted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ WINDOW = 6_000
 ANSWER = 600
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 ABOUT = {"name": "search", "description": "Search the sources."}
-REQUESTS = 17
+REQUESTS = 17 if os.environ.get("FOVEAL_SOAK") else 12
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import pairwise, product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from foveal.errors import BadSetting
 from foveal.memory import Memory
 from foveal.server.auth_tokens import AuthTokens, MemoryChoice
 from foveal.server.inbox import SessionSetup
+from support.effort import rest_in_soak
 from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, Script, answer
 
 Json = dict[str, Any]
@@ -112,7 +113,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         yield made
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS))
 def test_a_client_that_asks_for_it_gets_the_memory_in_a_stable_place(scene: Scene, dialect: str) -> None:
     scene.remember("ada", "Answer in French.")
     first = scene.ask(dialect, "Hello.", memory="ada")
@@ -126,7 +127,7 @@ def test_a_client_that_asks_for_it_gets_the_memory_in_a_stable_place(scene: Scen
     assert "French" not in str(scene.ask(dialect, *texts, memory="ada"))
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS))
 def test_without_the_header_a_request_is_forwarded_as_it_is(scene: Scene, dialect: str) -> None:
     scene.remember("ada", "Answer in French.")
     before = scene.ask(dialect, "Remember that I like tea.")
@@ -154,7 +155,7 @@ def log_text(scene: Scene, session: str) -> str:
     return str(scene.proxy.do(scene.proxy.service.tenant("default").store.read(session, first=0)))
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS[::-1]))
 def test_users_with_the_same_conversation_have_sessions_of_their_own(tmp_path: Path, dialect: str) -> None:
     history, own = ["Hello.", "Hi.", "What is it?"], dict[str, str]()
     for _ in range(2):  # also after a restart
@@ -172,7 +173,7 @@ def test_users_with_the_same_conversation_have_sessions_of_their_own(tmp_path: P
         assert own["bob"] in scene.proxy.sessions()
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS[::-1]))
 def test_a_client_cannot_name_the_session_of_another_user(scene: Scene, dialect: str) -> None:
     scene.remember("ada", "My code word is plover.")
     scene.ask(dialect, "Hello.", memory="ada", session="named")
@@ -195,7 +196,7 @@ def named_by(dialect: str, user: str) -> Json:
     return {"metadata": {"user_id": user}} if dialect == "anthropic" else {"user": user}
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS))
 def test_erasing_a_user_finds_the_sessions_whose_requests_named_this_user(scene: Scene, dialect: str) -> None:
     own = dict[str, str]()
     ada = "auth0|12+a@example.org"
@@ -267,10 +268,10 @@ def test_only_the_newest_message_is_heard_and_only_if_the_client_says_so(scene: 
     assert scene.proxy.do(scene.memory("ada").entries()) == []
 
 
-@pytest.mark.parametrize("value", ["a b", "/etc", "ada; writes", "x" * 201, ";hears"])
-def test_a_header_that_names_no_user_is_refused(scene: Scene, value: str) -> None:
+def test_a_header_that_names_no_user_is_refused(scene: Scene) -> None:
     scene.ask("openai_chat", "Hello.")
-    scene.ask("openai_chat", "Hello.", memory=value, status=400)
+    for value in ("a b", "/etc", "ada; writes", "x" * 201, ";hears"):
+        scene.ask("openai_chat", "Hello.", memory=value, status=400)
     assert len(scene.upstream.seen) == 1
 
 
@@ -293,7 +294,7 @@ def common(one: bytes, other: bytes) -> bytes:
     return one[: sum(1 for _ in same)]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS[::-1]))
 def test_a_token_gives_its_memory_to_a_client_that_sends_no_header(scene: Scene, dialect: str) -> None:
     scene.remember("ada", "Answer in French.")
     scene.remember("bob", "Answer in Danish.")
@@ -376,7 +377,7 @@ def test_the_header_only_narrows_what_a_token_allows(scene: Scene) -> None:
     assert [len(scene.proxy.do(scene.memory(user).entries())) for user in ("ada", "bob")] == [2, 2]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS))
 def test_the_header_names_no_other_user_than_the_request(scene: Scene, dialect: str) -> None:
     ask = partial(scene.ask, dialect, "Remember that I like tea.", token=scene.token("@request; hears"))
     for named in ("ada", "Eve", "", "no id"):
@@ -389,16 +390,15 @@ def test_the_header_names_no_other_user_than_the_request(scene: Scene, dialect: 
     assert len(scene.proxy.do(scene.memory("eve").entries())) == 1
 
 
-@pytest.mark.parametrize("values", [[""], ["ada", "eve"], ["-", "ada"]], ids=str)
-@pytest.mark.parametrize("of_token", ["", "ada"])
-def test_an_empty_or_repeated_header_is_refused(scene: Scene, values: list[str], of_token: str) -> None:
-    sent = [("x-foveal-memory", value) for value in values]
-    headers = [("authorization", f"Bearer {scene.token(of_token)}"), *sent]
+def test_an_empty_or_repeated_header_is_refused(scene: Scene) -> None:
     body = {"model": "gpt-4.1", "messages": [{"role": "user", "content": "Hello."}]}
-    with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
-        reply = http.post(f"{scene.proxy.openai}/chat/completions", json=body, headers=headers)
-    assert reply.status_code == 400
-    assert "x-foveal-memory" in reply.text
+    for of_token, values in product(("", "ada"), ([""], ["ada", "eve"], ["-", "ada"])):
+        sent = [("x-foveal-memory", value) for value in values]
+        headers = [("authorization", f"Bearer {scene.token(of_token)}"), *sent]
+        with httpx.Client(trust_env=False, timeout=DEADLINE) as http:
+            reply = http.post(f"{scene.proxy.openai}/chat/completions", json=body, headers=headers)
+        assert reply.status_code == 400
+        assert "x-foveal-memory" in reply.text
     assert scene.upstream.seen == []
 
 
@@ -434,7 +434,7 @@ def test_a_retry_with_another_token_is_no_retry_of_the_same_request(tmp_path: Pa
         assert sorted("plover" in str(seen.body) for seen in scene.upstream.seen) == [False, True]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS))
 def test_erasing_a_user_erases_the_conversations_that_showed_the_memory(tmp_path: Path, dialect: str) -> None:
     with Scene(tmp_path) as scene:
         scene.remember("ada", "My dog is called Quetzalcoatl.")
@@ -458,7 +458,7 @@ def test_erasing_a_user_erases_the_conversations_that_showed_the_memory(tmp_path
     assert not [path for path in files if b"Quetzalcoatl" in path.read_bytes()]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS[::-1]))
 def test_erasing_a_user_erases_what_was_forked_from_their_conversations(scene: Scene, dialect: str) -> None:
     scene.remember("ada", "My dog is called Quetzalcoatl.")
     scene.ask(dialect, "Hello.", memory="ada")

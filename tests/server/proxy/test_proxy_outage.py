@@ -7,6 +7,7 @@ import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from foveal.server.auth_tokens import AuthTokens
 from foveal.server.runtime import StoreFailed
 from foveal.server.service import INBOX_TOPIC
+from foveal.stores.postgres.connection import PostgresPool
 from support.postgres_server import FAST, own_server
 from support.upstream import DEADLINE, ProxyServer, RawUpstream, answer, until
 
@@ -23,7 +25,11 @@ REPLY = (
 
 
 @pytest.mark.long
-def test_requests_pass_while_postgresql_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_pass_while_postgresql_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: Any = PostgresPool.__init__.__kwdefaults__
+    monkeypatch.setitem(options, "wait_s", 1.0)  # the first request waits so long for the database
     with (
         own_server(settings=FAST) as database,
         RawUpstream(lambda seen, number: iter([answer(REPLY)])) as upstream,

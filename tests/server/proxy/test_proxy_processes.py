@@ -20,6 +20,7 @@ from foveal.core.view import effective_events
 from foveal.stores import SqliteStore
 from foveal.stores.session_locks import SessionLocks
 from support.serve_process import HttpReply, Server, serving
+from support.service_databases import service_database_url
 from support.upstream import Piece, RawUpstream, ReceivedRequest, answer, until
 
 Json = dict[str, Any]
@@ -153,12 +154,15 @@ def session_of(reply: HttpReply) -> str:
     return reply.headers["x-foveal-session"]
 
 
-@pytest.fixture(params=["folder", "postgres"])
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TwoServers]:
-    in_folder = request.param == "folder"
-    environment = {} if in_folder else {"FOVEAL_DATABASE": request.getfixturevalue("service_url")}
+@pytest.fixture(params=["folder", "postgres"], scope="module")
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoServers]:
+    """Two servers for several tests: each has conversations that begin with other words."""
     with ExitStack() as stack:
-        yield TwoServers(stack, tmp_path / "server" if in_folder else None, environment)
+        if request.param == "folder":
+            yield TwoServers(stack, tmp_path_factory.mktemp("two") / "server", {})
+        else:
+            environment = {"FOVEAL_DATABASE": stack.enter_context(service_database_url())}
+            yield TwoServers(stack, None, environment)
 
 
 def test_equal_requests_at_two_servers_are_two_conversations(servers: TwoServers) -> None:
@@ -173,8 +177,8 @@ def test_equal_requests_at_two_servers_are_two_conversations(servers: TwoServers
 
 def test_a_conversation_that_another_server_is_answering_is_forked(servers: TwoServers) -> None:
     one, two = servers.one, servers.two
-    first = servers.ask(one, ["Hi"])
-    history = ["Hi", text_of_answer(first), "Go on"]
+    first = servers.ask(one, ["Good morning"])
+    history = ["Good morning", text_of_answer(first), "Go on"]
     later, forked = servers.ask_while_answering((two, history), (one, [*history, "Not yet sent", "And now?"]))
     assert session_of(later) == session_of(first) != session_of(forked)
     again = servers.ask(two, [*history, text_of_answer(later), "Further"])

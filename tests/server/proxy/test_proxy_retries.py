@@ -113,7 +113,7 @@ def test_a_retry_after_a_time_out_of_the_client_joins_the_request(tmp_path: Path
     script = Held([b"", answer(completion("late"))])
     with RawUpstream(script) as upstream, ProxyServer(tmp_path, openai=upstream.openai) as proxy:
         with (
-            openai.OpenAI(base_url=proxy.openai, api_key=KEY, timeout=1.5, max_retries=3) as client,
+            openai.OpenAI(base_url=proxy.openai, api_key=KEY, timeout=0.8, max_retries=3) as client,
             ThreadPoolExecutor() as pool,
         ):
             said: Any = [{"role": "user", "content": "Hello"}]

@@ -107,7 +107,7 @@ def test_a_client_that_stops_reading_for_a_while_gets_every_byte(tmp_path: Path)
                 b"POST /v1/chat/completions HTTP/1.0\r\nhost: 127.0.0.1\r\nauthorization: Bearer sk-0123456789\r\n"
                 b"content-length: %d\r\n\r\n%b" % (len(body), body.encode())
             )
-            sleep(1.0)  # the buffers on the way are full: the server waits for this client
+            sleep(0.5)  # the buffers on the way are full: the server waits for this client
             received = bytearray()
             while data := client.recv(65_536):
                 received += data

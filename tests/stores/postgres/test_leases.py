@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +21,9 @@ from support.waiting import DEADLINE_S, until
 SHORT = LeaseTimes(lease=1.0, renew=0.2, give_up=0.6, poll=0.3)
 NEVER_S = 10_000.0
 """Longer than any test."""
+SOAK = bool(os.environ.get("FOVEAL_SOAK"))
+INCREMENTS = 24 if SOAK else 10
+"""A fifth of them is paused for longer than a lease."""
 LONG = LeaseTimes(lease=30.0, renew=5.0, give_up=20.0, poll=0.5)
 
 
@@ -156,10 +160,11 @@ async def test_a_block_that_ends_just_as_its_lease_is_lost_is_not_cancelled(post
 
 @run
 async def test_a_blocked_event_loop_keeps_a_lease_that_was_not_taken_over(postgres_url: str) -> None:
-    async with cluster(postgres_url) as (one, _), one.leases.lock("t", "s"):
+    times = LeaseTimes(lease=0.4, renew=0.1, give_up=0.3, poll=0.3)
+    async with cluster(postgres_url, times=times) as (one, _), one.leases.lock("t", "s"):
         for _ in range(2):
-            time.sleep(SHORT.lease * 1.2)
-            await asyncio.sleep(SHORT.renew)
+            time.sleep(times.lease * 1.2)
+            await asyncio.sleep(times.renew)
         await one.fenced("s", lambda connection: connection.execute("SELECT 1"))
 
 
@@ -248,11 +253,11 @@ async def test_increments_under_a_lease_are_neither_lost_nor_doubled(postgres_ur
                 return
             lost += 1
 
-        await asyncio.gather(*(increment(members[n % 3]) for n in range(24)))
+        await asyncio.gather(*(increment(members[n % 3]) for n in range(INCREMENTS)))
         ((n,),) = (await members[0].pool.run("t", SqlStatement("SELECT n FROM foveal.counter")))[0]
         assert n == written
         assert lost > 0
-        assert written + lost == 24
+        assert written + lost == INCREMENTS
 
 
 # ── Removing rows ────────────────────────────────────────────────────────────────────────────────────────
@@ -332,7 +337,7 @@ async def test_leases_are_free_while_their_rows_are_removed(postgres_url: str) -
         taking = True
 
         async def take(member: Member, name: str) -> None:
-            for _ in range(40):
+            for _ in range(40 if SOAK else 15):
                 lease = await member.leases.try_lock("t", name)
                 assert lease is not None
                 assert member.leases.epoch("t", name) is not None
@@ -380,7 +385,7 @@ async def _take(member: Member) -> None:
 
 @run
 async def test_a_waiting_process_is_woken_by_the_release(postgres_url: str) -> None:
-    await _hand_over(postgres_url, 10, poll_s=NEVER_S, listens=True)
+    await _hand_over(postgres_url, 10 if SOAK else 4, poll_s=NEVER_S, listens=True)
 
 
 @run
@@ -403,7 +408,7 @@ async def test_the_release_of_a_lease_that_nothing_waits_for_wakes_none(postgres
 
 @run
 async def test_without_notifications_a_waiting_process_polls(postgres_url: str) -> None:
-    await _hand_over(postgres_url, 3, poll_s=0.3, listens=False)
+    await _hand_over(postgres_url, 2, poll_s=0.3, listens=False)
 
 
 @run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from foveal.stores.postgres.schema import STORE_MIGRATIONS, grant, migrate
 from foveal.stores.postgres.store import PostgresStore
 from support import warm_start
 from support.cutting_proxy import CommitFault, CuttingProxy
+from support.effort import rest_in_soak
 from support.paths import TESTS
 from support.postgres_server import database_url, own_server
 from support.store_contract import LONG_TEXT, log, said
@@ -30,6 +32,9 @@ from support.waiting import DEADLINE_S
 WORKER = TESTS / "support" / "postgres_worker.py"
 PROCESSES = 4
 CHILD_TIMEOUT_S = 240
+SOAK = bool(os.environ.get("FOVEAL_SOAK"))
+STOPS = 5 if SOAK else 1
+"""How often the server is stopped hard."""
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -141,14 +146,16 @@ def test_a_refused_connection_is_a_clear_error_and_the_store_works_again_later(p
     run(work())
 
 
-@pytest.mark.parametrize("fault", ["swallow", "drop_replies", "drop_requests"])
+@pytest.mark.parametrize("fault", rest_in_soak(["drop_replies", "drop_requests", "swallow"], kept=2))
 def test_a_network_that_loses_bytes_is_an_error_in_time_and_no_append_is_doubled(
-    proxy: CuttingProxy, fault: str
+    proxy: CuttingProxy, postgres_url: str, fault: str
 ) -> None:
     async def work() -> None:
-        options = {"wait_s": 2.0, "statement_s": 1.2, "reply_margin_s": 0.3}
+        async with opened(postgres_url) as direct:  # creates the tables, without such limits
+            await direct.append("a", said(1))
+        options = {"wait_s": 1.5, "statement_s": 0.6, "reply_margin_s": 0.2}
         async with opened(proxy.url, **options) as store:
-            await store.append("a", said(1))
+            assert await store.read("a") == said(1)
             getattr(proxy, fault)()
             with pytest.raises(StoreUnusable, match="unknown"):
                 await asyncio.wait_for(store.append("a", said(1, first=1)), DEADLINE_S)
@@ -165,9 +172,9 @@ def test_what_was_acknowledged_survives_a_server_that_is_stopped_hard() -> None:
     async def work(url: str, stop: Callable[[], None], start: Callable[[], None]) -> None:
         async with opened(url, wait_s=20.0) as store:
             acknowledged = 0
-            for turn in range(3):
+            for turn in range(STOPS + 1):
                 restart = asyncio.create_task(_restart(stop, start)) if turn else None
-                until = acknowledged + 60
+                until = acknowledged + 40
                 while acknowledged < until or (restart and not restart.done()):
                     await store.append("a", said(1, first=acknowledged))
                     acknowledged += 1
@@ -325,7 +332,7 @@ def test_a_text_that_is_erased_and_stored_again_at_the_same_time_is_never_missin
     choose = random.Random(5)
 
     async def writer(store: PostgresStore, nr: int) -> None:
-        for turn in range(15):
+        for turn in range(15 if SOAK else 5):
             events = log(*(UserSaid(content=choose.choice(texts)) for _ in range(2)))
             await store.append(f"{nr} {turn}", events)
             assert await store.read(f"{nr} {turn}") == events

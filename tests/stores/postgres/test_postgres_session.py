@@ -26,7 +26,7 @@ from support.paths import ROOT
 from support.store_contract import Clock
 
 SMALL: dict[str, Any] = {"model": "gpt-4.1", "window": 4_000, "reserve": 400, "tokenizer": "estimate"}
-TURNS = 60
+TURNS = 24
 
 Open = Callable[[], AbstractAsyncContextManager[Store]]
 

@@ -103,9 +103,9 @@ def test_scripts_without_spaces_are_found_by_any_part(text: str, queries: list[s
 
 
 def test_every_part_of_a_huge_text_is_indexed() -> None:
-    text = " ".join(f"word{n}" for n in range(100_000)) + " needle"
+    text = " ".join(f"word{n}" for n in range(20_000)) + " needle"
     index = index_of("first", text, "last")
-    assert search_seqs(index, "needle") == search_seqs(index, "word55555") == [1]
+    assert search_seqs(index, "needle") == search_seqs(index, "word11111") == [1]
     assert index.last_indexed(1) == 2
 
 
@@ -132,7 +132,7 @@ HOSTILE_QUERIES = [
     "", " ", '"', "'", '""', "AND", "a OR", "NOT", "NEAR(a b)", "a NEAR/2 b", "(", ")", "*", "a*", "^a",
     "words:cat", "- + ~", "{a b}: c", "\0", "cat\0dog", "🦓", "👨‍👩‍👧", "\ud800", "%_",
     "'; DROP TABLE foveal_text; --", "\n\n\t", "_", "._-",
-    "a" * 1_000_000, "word " * 200_000, " ".join(map(str, range(100_000))), "猫" * 10_000, "\u0301" * 99, "İıſß",
+    "a" * 1_000_000, "word " * 200_000, " ".join(map(str, range(20_000))), "猫" * 10_000, "\u0301" * 99, "İıſß",
 ]  # fmt: skip
 
 

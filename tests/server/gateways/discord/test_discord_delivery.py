@@ -58,7 +58,7 @@ async def test_owed_answers_are_sent_when_the_bot_connects_again(tmp_path: Path)
         await until(lambda: provider.requests)
         async with here.api.outage("refused"):
             provider.gate.set()
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.4)
         await until(lambda: len(here.api.sent) == 2)
         assert without_footers(here.api.said()) == ["One.", "Two."]
         await delivered(here)
