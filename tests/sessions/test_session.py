@@ -255,13 +255,13 @@ async def test_an_undone_compaction_shows_its_messages_again(stores: Callable[[]
 @run
 async def test_a_window_that_the_caller_sets_is_recorded_with_the_model(stores: Callable[[], Any]) -> None:
     async with stores() as store:
-        for window, policy in ((6_000, "economy"), (9_000, "economy"), (9_000, "recent"), (None, "off")):
+        for window, policy in ((6_000, "economy"), (9_000, "economy"), (None, "recent"), (9_000, "off")):
             await Session.open(store, "demo", **{**SMALL, "window": window}, policy=policy)
         facts = [event.fact for event in await store.read("demo")]
         assert facts == [
             SMALL_OPENED,
-            Opened(model=MODEL, policy="recent", settings=raw({"window": 9_000, "reserve": 500})),
-            Opened(model=MODEL, policy="off", settings=raw({"reserve": 500})),
+            Opened(model=MODEL, policy="recent", settings=raw({"reserve": 500})),
+            Opened(model=MODEL, policy="off", settings=raw({"window": 9_000, "reserve": 500})),
         ]
         other = await Session.open(store, "demo", **{**SMALL, "window": 12_000}, policy="off")
         assert len(await store.read("demo")) == len(facts), "nothing has happened with this window"

@@ -72,11 +72,10 @@ from foveal.core.engine.settings import (
     EngineSettings,
     SettingArguments,
     check_room,
+    has_other_limits,
     lost_policy,
     opened_fact,
     opens_anew,
-    recorded_reserve,
-    recorded_window,
     resolve_settings,
 )
 from foveal.core.engine.tool_deferral import ToolDeferral
@@ -349,9 +348,7 @@ class Session:
                 unreadable = unreadable_after_switch(engine.view, opened, before)
                 instead = await session._facts_instead(engine, unreadable)
                 await session._writer.commit([opened, *instead, *(() if engine.next_seq else begin)])
-            elif any(
-                recorded(opened) != recorded(before) for recorded in (recorded_reserve, recorded_window)
-            ):
+            elif has_other_limits(opened, before):
                 session._unstored = (opened,)
             lost = lost_policy(before, engine.policy, given=settings)
             if lost and not is_new:

@@ -252,6 +252,14 @@ def opens_anew(opened: Opened, before: Opened) -> bool:
     return (opened.model, opened.policy) != (before.model, before.policy) or len(set(bindings)) > 1
 
 
+def has_other_limits(opened: Opened, before: Opened) -> bool:
+    """Return whether a session continues with another reserve or window. A log without a window may be older than
+    the record of it, and stays as it is."""
+    window = recorded_window(before)
+    has_other_window = window is not None and recorded_window(opened) != window
+    return has_other_window or recorded_reserve(opened) != recorded_reserve(before)
+
+
 def has_other_settings(opened: Opened, before: Opened) -> bool:
     """Return whether a context continues with other settings than its log records; the folder is of a session."""
     given, recorded = (dict(extras(fact.settings)) for fact in (opened, before))
