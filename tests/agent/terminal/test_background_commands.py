@@ -178,10 +178,10 @@ def test_jobs_ends_one_and_says_what_is_wrong(project: ChatProject, monkeypatch:
 @needs_sandbox
 def test_a_protected_file_of_a_background_command_is_set_aside(project: ChatProject) -> None:
     """Before the next step of the model, and when the command ends; what the user has allowed stays."""
+    first = "until test -e go; do sleep 0.05; done; echo 1 > .envrc; echo 1 > first; sleep 100"
     second = "mkdir .vscode; echo 2 > .vscode/tasks.json"
     project.script(
-        [("run", {"command": "echo 1 > .envrc; echo 1 > first; sleep 100", "background": True})],
-        [("run", {"command": "until test -e first; do sleep 0.05; done"})],
+        [("run", {"command": first, "background": True})],
         [("write", {"path": "CLAUDE.md", "content": "mine"})],
         [("run", {"command": second, "background": True})],
         [("job", {"id": "j2", "wait": 30})],
@@ -191,6 +191,8 @@ def test_a_protected_file_of_a_background_command_is_set_aside(project: ChatProj
         terminal.see("ctx ")
         terminal.enter("start it")
         terminal.see("Allow write")
+        (project.folder / "go").touch()
+        wait_for(project.folder / "first")
         terminal.answer("y")
         terminal.see("Done.")
         terminal.see("a background command made .envrc, which is protected: it is .envrc.set-aside now")
