@@ -18,6 +18,7 @@ from hashlib import blake2b
 from itertools import islice
 from secrets import token_bytes
 from struct import Struct
+from threading import Lock
 from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 import msgspec
@@ -502,20 +503,26 @@ class RequestCache:
         self._last_blocks: dict[bytes, bytes] = {}
         """For each block, the last one of the newest history that has it."""
         self._size = 0
+        self._lock = Lock()
+        """Clients of a pool may be used by several threads."""
 
     def find(self, blocks: Sequence[bytes]) -> KnownHistory:
         """Return the messages that a history with these blocks has in common with an earlier one."""
-        for count in range(len(blocks), 0, -1):
-            if (last := self._last_blocks.get(blocks[count - 1])) is not None:
-                known, _ = self._histories[last]
-                return known.first(count)
+        with self._lock:
+            for count in range(len(blocks), 0, -1):
+                if (last := self._last_blocks.get(blocks[count - 1])) is not None:
+                    known, _ = self._histories[last]
+                    return known.first(count)
         return KnownHistory.empty()
 
     def add(self, blocks: Sequence[bytes], known: KnownHistory) -> None:
         """Add a history, in place of the one that it continues."""
         whole = list(blocks[: known.size // DIGESTED_BLOCK_BYTES])
-        if not whole:
-            return
+        if whole:
+            with self._lock:
+                self._replace(whole, known)
+
+    def _replace(self, whole: list[bytes], known: KnownHistory) -> None:
         for block in whole:
             if self._last_blocks.get(block) == block:
                 self._remove(block)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -451,3 +453,18 @@ def test_index_queries_use_an_index_and_scan_no_table() -> None:
 def test_a_resumed_conversation_of_claude_code_is_of_the_same_user(named: object, user: str) -> None:
     body = {"model": "m", "messages": [], "metadata": {"user_id": named}}
     assert ClientRequest("anthropic", json.dumps(body).encode()).end_user == user
+
+
+def test_threads_may_share_what_is_known_of_requests() -> None:
+    known, said = RequestCache(), [{"role": "user", "content": f"{at} " * 400} for at in range(40)]
+    bodies = [json.dumps({"model": "m", "messages": said[: 1 + at % 40]}).encode() for at in range(400)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            counts = list(
+                pool.map(lambda text: len(ClientRequest("openai_chat", text, known).digests), bodies)
+            )
+    finally:
+        sys.setswitchinterval(interval)
+    assert counts == [1 + at % 40 for at in range(400)]

@@ -16,6 +16,7 @@ from foveal.core.log import Event, Opened, UserSaid, text_of
 from foveal.server.http.json_logs import LOGGER_NAME
 from foveal.server.runtime import ProxyRequestEnded
 from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, answer, until
+from support.waiting import wait_until
 
 Json = dict[str, Any]
 KEY = "sk-client-0123456789abcdef"
@@ -330,4 +331,4 @@ def test_an_unusable_store_is_reported_once_per_outage(
             file.unlink()
         reply = post(proxy, json={"model": "gpt-4.1", "messages": [user("Hello again")]})
         assert reply.headers["x-foveal-reduced"] == "none"
-        assert httpx.get(f"{proxy.url}/healthz").json()["status"] == "ok"
+        wait_until(lambda: httpx.get(f"{proxy.url}/healthz").json()["status"] == "ok")
