@@ -201,3 +201,31 @@ def test_a_server_that_is_slow_to_release_a_recorded_reply_causes_no_fork(tmp_pa
             return await later
 
         assert session_of(asyncio.run(ask_while_held())) == session_of(first)
+
+
+def test_a_request_that_waited_for_a_killed_server_continues_its_conversation(tmp_path: Path) -> None:
+    def upstream(seen: ReceivedRequest, number: int) -> Iterator[Piece]:
+        if number == 1:
+            # As if a server had recorded the request, and was killed before the reply.
+            yield answer(b"{}", status="500 Internal Server Error")
+        else:
+            yield from echo(seen, number)
+
+    async def ask_while_held(server: Server, body: Json, session: str) -> HttpReply:
+        locks = SessionLocks(tmp_path / "server" / "turnstile.lock")
+        async with locks.lock("default", session), locks.lock("default", f"exchange/{session}"):
+            asking = asyncio.create_task(asyncio.to_thread(server.ask, "/v1/chat/completions", body=body))
+            await asyncio.sleep(0.5)
+            assert not asking.done()
+        await locks.close()
+        return await asking
+
+    with RawUpstream(upstream) as raw:
+        settings = {"server.openai_url": raw.openai, "server.rate": 0}
+        with serving(folder=tmp_path / "server", settings=settings) as server:
+            body = {"model": "gpt-4.1", "messages": [{"role": "user", "content": "Hi"}]}
+            failed = server.ask("/v1/chat/completions", body=body)
+            assert failed.status == 500
+            reply = asyncio.run(ask_while_held(server, body, session_of(failed)))
+    assert reply.status == 200
+    assert session_of(reply) == session_of(failed)

@@ -169,6 +169,10 @@ class ExchangeClaim:
         """Hold the claim beyond the block, until `release`."""
         self._is_kept = True
 
+    def take(self, lock: HeldLock | None) -> None:
+        """Hold a lock that another exchange has released since; None if none has."""
+        self._lock = lock
+
     def hand_over(self) -> HeldLock | None:
         """Return the lock to another claim of the session; this one does not hold it any more."""
         lock, self._lock = self._lock, None

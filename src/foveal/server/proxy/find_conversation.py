@@ -48,7 +48,7 @@ from foveal.server.runtime import Runtime
 from foveal.server.service import MAX_IDLE_TENANTS, Service
 from foveal.server.tenants import PROXY_ORIGIN, Tenant, check_session_id
 from foveal.sessions.session import Session
-from foveal.stores.session_locks import FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S
+from foveal.stores.session_locks import FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S, HeldLock
 from foveal.transport.client_request import ClientRequest
 from foveal.transport.digests import count_up_to, is_from_model, summary_digest
 from foveal.transport.recognised_messages import IndexedMessage
@@ -368,6 +368,7 @@ class TenantConversations:
                 async with self._lock(made.session):
                     if await self._is_of_another_user(made.session, incoming):
                         return None
+                    await self._ask_again(made.session, claim)
                     conversation = await self._current(made.session, incoming)
                     last, is_free = conversation.last_message, conversation.exchange is None and claim.is_held
                     if last is not None and last.seq == made.end.seq and is_free:
@@ -395,13 +396,15 @@ class TenantConversations:
                 async with self._lock(found.session):
                     if await self._is_of_another_user(found.session, incoming):
                         return None
+                    was_late = await self._ask_again(found.session, claim)
                     conversation = await self._current(found.session, incoming)
                     count = conversation.count_known(request.digests)
                     if count >= known:  # the conversation may have grown since it was found
                         found = KnownSession(found.session, conversation.find(request.digests[count - 1]))
                         known, chunks = count, request.chunks(count)
                     continuation = conversation.continuation(request, found) if claim.is_held else "fork"
-                    if continuation == "rewind" and has_equals and _has_unknown_reply(request, found):
+                    is_of_equal = has_equals and _has_unknown_reply(request, found)
+                    if continuation == "rewind" and (was_late or is_of_equal):
                         continuation = "fork"
                     forks_instead = continuation == "rewind" and conversation.is_mostly_rewound
                     if continuation != "fork" and not forks_instead:
@@ -618,21 +621,37 @@ class TenantConversations:
         """Return the claim of a session, which is not held if another exchange has it. It is taken before the
         session lock, which an exchange needs to end. `found` is what the index has of the session: one that ends
         with a reply is not being answered, so another server is about to release it, or has just claimed it."""
-        if (claim := self._claims.pop(id, None)) is not None:
-            return ExchangeClaim(claim.hand_over())
-        conversation, _ = self._open.get(id, (None, None))
-        if conversation is not None and conversation.exchange is not None:
-            return ExchangeClaim(None)
         began, delay = monotonic(), FIRST_RETRY_DELAY_S
         while True:
-            lock = await self._runtime.locks.try_lock(self._tenant.name, _CLAIM_PREFIX + id)
+            lock = await self._free_claim(id)
             waited = monotonic() - began
-            if lock is not None or waited > MAX_REMOTE_RECORDING_WAIT_S:
+            if lock is not None or self._is_answering(id) or waited > MAX_REMOTE_RECORDING_WAIT_S:
                 return ExchangeClaim(lock)
             if waited > MAX_REMOTE_END_WAIT_S and (found is None or not await self._ends_with_reply(found)):
                 return ExchangeClaim(None)
             await asyncio.sleep(delay)
             delay = min(delay * 2, MAX_RETRY_DELAY_S)
+
+    async def _ask_again(self, id: str, claim: ExchangeClaim) -> bool:
+        """Ask again for a claim that is not held, and return whether it is held now: a server that was killed may have
+        had both this and the session lock."""
+        if claim.is_held:
+            return False
+        claim.take(await self._free_claim(id))
+        return claim.is_held
+
+    async def _free_claim(self, id: str) -> HeldLock | None:
+        """Return the lock of a session's claim; None if an exchange has it."""
+        if (claim := self._claims.pop(id, None)) is not None:
+            return claim.hand_over()
+        if self._is_answering(id):
+            return None
+        return await self._runtime.locks.try_lock(self._tenant.name, _CLAIM_PREFIX + id)
+
+    def _is_answering(self, id: str) -> bool:
+        """Return whether this server answers a request of a session."""
+        conversation, _ = self._open.get(id, (None, None))
+        return conversation is not None and conversation.exchange is not None
 
     async def _ends_with_reply(self, found: KnownSession) -> bool:
         """Return whether the newest message of a session is a reply."""
