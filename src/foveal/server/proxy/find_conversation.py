@@ -633,7 +633,7 @@ class TenantConversations:
             delay = min(delay * 2, MAX_RETRY_DELAY_S)
 
     async def _ask_again(self, id: str, claim: ExchangeClaim) -> bool:
-        """Ask again for a claim that is not held, and return whether it is held now: a server that was killed may have
+        """Ask again for a claim that is not held; return whether it is held now. A server that was killed may have
         had both this and the session lock."""
         if claim.is_held:
             return False
