@@ -73,13 +73,22 @@ class AgentUpstream(StandIn):
             return Answer(text=SUMMARY)
         if self.has_tools and not tools & SHELL_TOOLS.keys():
             return Answer(text="A title")
+        if self._is_turn_done and _newest_text(body) == "continue":
+            return self._last_answer()  # Continue says so after each turn in which it has compacted
         self.answered += 1
         if not self.has_tools:
             return Answer(text=_long_text(self.answered))
-        if self.answered % (self.steps + 1) == 0:
-            return Answer(text=f"Turn {self.answered // (self.steps + 1)} is done.")
+        if self._is_turn_done:
+            return self._last_answer()
         calls = tuple(_calls(self.answered, tools))
         return Answer(text="I look further.", calls=calls, thought=f"Step {self.answered}.")
+
+    @property
+    def _is_turn_done(self) -> bool:
+        return self.answered > 0 and self.answered % (self.steps + 1) == 0
+
+    def _last_answer(self) -> Answer:
+        return Answer(text=f"Turn {self.answered // (self.steps + 1)} is done.")
 
     def request_faults(self, dialect: Dialect, body: Json) -> list[str]:
         faults = super().request_faults(dialect, body)
@@ -126,15 +135,20 @@ def _tool_names(body: Json) -> set[str]:
 
 def _asks_for_summary(body: Json) -> bool:
     """Return whether the newest message asks for a summary, as clients do that compact their own history."""
-    newest = (body.get("messages") or body["input"])[-1]
-    if newest.get("role") not in ("user", "system", "developer"):
-        return False
-    content = newest.get("content")
-    parts = content if isinstance(content, list) else [{"text": content}]
-    text = str(parts[-1].get("text", ""))
+    text = _newest_text(body)
     return (
         text.startswith("<conversation>") or _SUMMARY_PROMPT.search(text) is not None
     )  # the first is pi's form
+
+
+def _newest_text(body: Json) -> str:
+    """Return the last text of the newest message; "" if it is not one of the user or the client."""
+    newest = (body.get("messages") or body["input"])[-1]
+    if newest.get("role") not in ("user", "system", "developer"):
+        return ""
+    content = newest.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return str(parts[-1].get("text", ""))
 
 
 _SUMMARY_PROMPT: Final = re.compile(
