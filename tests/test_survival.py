@@ -92,7 +92,7 @@ def test_an_early_rule_is_verbatim_in_every_request(
     shape: str, window: int, preset: str, asking: bool
 ) -> None:
     ctx = context(window, preset, summarise=MarkedWriter() if asking else None)
-    requests = list(requests_of(ctx, with_rule(SHAPES[shape](60))))
+    requests = list(requests_of(ctx, with_rule(SHAPES[shape](60 if SOAK else 36))))
     lost = [number for number, request in enumerate(requests[2:]) if RULE not in text_of_request(request)]
     assert lost == []
 
@@ -127,7 +127,7 @@ PAID_CASES: Final = [
 ]
 
 
-@pytest.mark.parametrize(("preset", "window", "tokens", "chars"), some_cases(PAID_CASES, every=3))
+@pytest.mark.parametrize(("preset", "window", "tokens", "chars"), some_cases(PAID_CASES, every=5))
 def test_a_summary_that_was_paid_for_is_shown(preset: str, window: int, tokens: int, chars: int) -> None:
     writer = MarkedWriter()
     ctx = context(window, preset, summarise=writer)
@@ -317,7 +317,7 @@ RECORDED_CASES: Final = [
 
 @pytest.mark.data
 @pytest.mark.skipif(not DATA, reason="the recorded conversations are not beside this checkout")
-@pytest.mark.parametrize(("name", "preset", "window"), some_cases(RECORDED_CASES, every=5))
+@pytest.mark.parametrize(("name", "preset", "window"), some_cases(RECORDED_CASES, every=9))
 def test_recorded_conversations_keep_both_laws(name: str, preset: str, window: int) -> None:
     ctx = context(window, preset, summarise=MarkedWriter())
     messages = recorded(name)

@@ -364,7 +364,7 @@ def test_folding_takes_time_in_proportion_to_the_log() -> None:
         events = log(*(UserSaid(content="x") if n % 2 else ModelSaid(content="y") for n in range(count)))
         return seconds(lambda: fold(events, MessageTokens(ESTIMATE)))
 
-    assert taken(80_000) < 32 * taken(10_000)  # in proportion it is 8, quadratic it would be 64
+    assert taken(24_000) < 32 * taken(3_000)  # in proportion it is 8, quadratic it would be 64
 
 
 @pytest.mark.parametrize("part", [5, -1])
