@@ -201,7 +201,7 @@ ALWAYS: Final[dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("preset", "wording"), rest_in_soak(product(PRESETS, sorted(ALWAYS)), every=2))
+@pytest.mark.parametrize(("preset", "wording"), rest_in_soak(product(PRESETS, sorted(ALWAYS)), every=4))
 def test_after_five_refused_requests_an_error_is_raised(preset: str, wording: str) -> None:
     ctx, messages = roomy(20_000, preset), conversation(30)
     sent: list[Sent] = []

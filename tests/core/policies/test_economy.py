@@ -60,14 +60,7 @@ from support.histories import (
     wire_bytes,
 )
 from support.report_checks import figures
-
-
-def code_lines(name: str, lines: int = 40) -> str:
-    return "\n".join(f"    {name}_{nr} = compute_the_{name}({nr}, again={nr * 7})" for nr in range(lines))
-
-
-def tool_step(nr: int, command: str, result: str) -> list[Json]:
-    return [call_message(f"c{nr}", command=command), result_message(f"c{nr}", result)]
+from support.rereading import code_lines, rereading_history, tool_step
 
 
 def file_read_twice(between: int = 0) -> list[Json]:
@@ -179,30 +172,6 @@ def references_in(view: View) -> list[tuple[str, set[str]]]:
             left_out = set(map(str.strip, text_of(shown.fact.content).split("\n"))) - kept
             found.extend((line, there) for line in left_out)
     return found
-
-
-def rereading_history(seed: int, steps: int) -> list[Json]:
-    """Return the history of an agent that reads a few files again and again, and changes them in between."""
-    dice = Random(seed)
-    files = {name: code_lines(name, dice.randint(5, 60)).split("\n") for name in ("alpha", "beta", "gamma")}
-    history = [user("Mend all of them, please.")]
-    for nr in range(steps):
-        name = dice.choice(sorted(files))
-        lines = files[name]
-        if dice.random() < 0.3:
-            lines[dice.randrange(len(lines))] = f"    changed_{nr} = {dice.random()}"
-            history += [
-                call_message(f"c{nr}", path=f"{name}.py", text="\n".join(lines)),
-                result_message(f"c{nr}", "ok"),
-            ]
-        elif dice.random() < 0.3:
-            history += tool_step(
-                nr, f"make {nr}", "\n".join(f"step {k} of {nr} took {k * nr} ms" for k in range(30))
-            )
-        else:
-            low = dice.randrange(len(lines))
-            history += tool_step(nr, f"sed -n {low},999p {name}.py", "\n".join(lines[low:]))
-    return history
 
 
 @given(seed=st.integers(0, 10_000), window=st.sampled_from([3_000, 6_000, 12_000, 40_000]))
