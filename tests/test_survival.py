@@ -37,7 +37,7 @@ from hypothesis import strategies as st
 from foveal import Context, ContextOverflow
 from foveal.core.log import Clipped, Compacted, Dropped, Event, UserSaid
 from foveal.core.log.events import text_of
-from support.effort import examples, some_cases
+from support.effort import examples, rest_in_soak, some_cases
 from support.histories import (
     ESTIMATE,
     TOOLS,
@@ -97,7 +97,7 @@ def test_an_early_rule_is_verbatim_in_every_request(
     assert lost == []
 
 
-@pytest.mark.parametrize("asking", [False, True], ids=["ledger", "model"])
+@pytest.mark.parametrize("asking", rest_in_soak([False, True]), ids=["ledger", "model"])
 def test_an_early_rule_survives_260_turns_in_a_large_window(asking: bool) -> None:
     ctx = context(128_000, "economy", summarise=MarkedWriter() if asking else None)
     turns = with_rule(chat_turns(260, words=28))
@@ -357,7 +357,7 @@ def out_of_order(ctx: Context, request: list[Json]) -> list[str]:
 # ── Rules in long messages ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("preset", KEEPING)
+@pytest.mark.parametrize("preset", rest_in_soak(KEEPING, every=2))
 def test_a_rule_in_the_middle_of_a_long_message_stays_when_it_is_clipped(preset: str) -> None:
     filler = "\n".join(f"Line {n} of the report tells of part {n} and of its colour." for n in range(400))
     half = len(filler) // 2

@@ -8,6 +8,7 @@ import os
 import socket
 import traceback
 from collections.abc import Callable, Coroutine
+from itertools import product
 from typing import Any
 
 import pytest
@@ -379,8 +380,9 @@ def test_a_wrong_key_is_reported_with_its_variable_and_never_shown(dialect: Dial
     assert SECRET[:10] not in shown
 
 
-@every_dialect
-@pytest.mark.parametrize("status", [429, 500, 503, 529])
+@pytest.mark.parametrize(
+    ("dialect", "status"), rest_in_soak(product(DIALECTS, [429, 500, 503, 529]), every=3)
+)
 def test_temporary_errors_are_retried(dialect: Dialect, status: int) -> None:
     failing = Trouble(
         status=status, headers=(("retry-after-ms", "10"),), body='{"error": {"message": "busy"}}'
@@ -440,20 +442,16 @@ def test_a_stream_that_ends_too_early_is_an_error(dialect: Dialect) -> None:
     assert (error.code, error.partial) == ("interrupted", "")
 
 
-@every_dialect
-@pytest.mark.parametrize(
-    "body",
-    [
-        Trouble(body="<html>Welcome to the router</html>", kind="text/html"),
-        Trouble(body='event: message_start\ndata: {"broken\n\n', kind="text/event-stream"),
-        Trouble(body='{"hello": "world"}'),
-    ],
-    ids=["html", "broken json", "other json"],
-)
-def test_a_response_that_is_not_an_answer_is_reported_with_the_address(
-    dialect: Dialect, body: Trouble
-) -> None:
-    with StandIn(trouble=lambda number: body) as standin:
+NO_ANSWERS = {
+    "html": Trouble(body="<html>Welcome to the router</html>", kind="text/html"),
+    "broken json": Trouble(body='event: message_start\ndata: {"broken\n\n', kind="text/event-stream"),
+    "other json": Trouble(body='{"hello": "world"}'),
+}
+
+
+@pytest.mark.parametrize(("dialect", "body"), rest_in_soak(product(DIALECTS, NO_ANSWERS), every=4))
+def test_a_response_that_is_not_an_answer_is_reported_with_the_address(dialect: Dialect, body: str) -> None:
+    with StandIn(trouble=lambda number: NO_ANSWERS[body]) as standin:
         error = run(fails(make_provider(dialect, standin.anthropic)))
         address = standin.anthropic
     assert error.code == "server"
@@ -490,16 +488,16 @@ def test_an_unreachable_server_is_reported_with_its_address(dialect: Dialect, mo
     assert "hunter2" not in str(error)
 
 
-@every_dialect
-@pytest.mark.parametrize(
-    ("status", "code", "words"),
-    [
-        (403, "key", "may not use it"),
-        (404, "refused", "has no model"),
-        (422, "refused", "refused the request (422): no such field"),
-    ],
-)
-def test_other_refusals_quote_the_provider(dialect: Dialect, status: int, code: str, words: str) -> None:
+REFUSALS = {
+    403: ("key", "may not use it"),
+    404: ("refused", "has no model"),
+    422: ("refused", "refused the request (422): no such field"),
+}
+
+
+@pytest.mark.parametrize(("dialect", "status"), rest_in_soak(product(DIALECTS, REFUSALS), every=4))
+def test_other_refusals_quote_the_provider(dialect: Dialect, status: int) -> None:
+    code, words = REFUSALS[status]
     trouble = Trouble(status=status, body='{"error": {"message": "no such field"}}')
     with StandIn(trouble=lambda number: trouble) as standin:
         error = run(fails(make_provider(dialect, standin.anthropic)))

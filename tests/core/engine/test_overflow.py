@@ -719,7 +719,7 @@ def refused(provider: StandIn) -> list[Any]:
     return [request for request in provider.requests if request.faults]
 
 
-CALLS: Final = 28
+CALLS: Final = 40
 
 
 def check_requests(provider: StandIn, ctx: Context, *, calls: int) -> None:

@@ -43,7 +43,7 @@ from foveal.core.view.line_index import indexed_lines
 from foveal.core.view.view import View
 from foveal.core.wire.request_text import RequestReader
 from foveal.replay.cache_cost import DEFAULT_PRICES, PromptCache
-from support.effort import examples, some_cases
+from support.effort import examples, rest_in_soak, some_cases
 from support.histories import (
     ESTIMATE,
     Json,
@@ -191,7 +191,7 @@ def test_every_reference_points_to_lines_that_are_shown(seed: int, window: int) 
 @pytest.mark.parametrize("other", ["rolling", "recent", "handoff", "recent-summary"])
 @pytest.mark.parametrize("window", [6_000, 9_000])
 def test_no_reference_dangles_after_a_change_of_policy(other: str, window: int) -> None:
-    for seed in some_cases(range(12), every=3):
+    for seed in some_cases(range(12), every=6):
         ctx = context(40_000, {"preset": "economy", "keep_last": 1})
         history = rereading_history(seed, 40)
         ctx.fit(history)
@@ -346,7 +346,7 @@ def test_a_cut_is_made_one_unit_above_the_threshold_and_not_at_it() -> None:
 @examples(10)
 def test_the_newest_result_and_the_latest_message_are_whole_while_they_fit(seed: int, window: int) -> None:
     ctx = context(window)
-    for request in grown(agent_history(seed, 60)):
+    for request in grown(agent_history(seed, 40)):
         sent = ctx.fit(request)
         assert sent[-len(request[1:][-2:]) :] == request[1:][-2:] or len(request) == 1
         assert sent[0] == request[0]
@@ -368,7 +368,7 @@ def test_results_larger_than_the_room_are_clipped_and_not_dropped(calls: int) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("window", [8_000, 16_000, 32_000])
+@pytest.mark.parametrize("window", rest_in_soak([8_000, 16_000, 32_000]))
 def test_one_cut_makes_room_for_the_next_result_whatever_its_size(window: int) -> None:
     dice = Random(window)
     ctx, history = context(window), [user("Find out why the build fails, and mend it.")]
@@ -570,7 +570,7 @@ def test_an_old_chat_without_results_is_summarised_by_the_model() -> None:
     assert {cut.reason for cut in cuts(ctx)} <= {"price", "tokens"}
 
 
-@pytest.mark.parametrize("window", [4_000, 8_000, 16_000])
+@pytest.mark.parametrize("window", rest_in_soak([4_000, 8_000, 16_000]))
 def test_every_request_fits_and_contains_the_task(window: int) -> None:
     ctx = context(window)
     for request in grown(rereading_history(5, 90)):
@@ -603,7 +603,7 @@ def chars_of(history: list[Json]) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize("window", [8_000, 1_000_000])
 def test_a_first_fit_counts_every_text_once_and_what_it_sends_once_more(window: int) -> None:
-    for steps in (300, 600):
+    for steps in (100, 200):
         counter = CountingCounter()
         history = agent_history(1, steps)
         sent = context(window, tokenizer=counter).fit(history)
