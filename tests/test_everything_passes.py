@@ -423,7 +423,7 @@ def test_invented_kinds_pass_unchanged_and_are_saved_whole(dialect: Dialect, dat
     assert written == made.history
 
 
-@pytest.mark.parametrize("dialect", MODELS)
+@pytest.mark.parametrize("dialect", rest_in_soak(MODELS, every=2))
 @examples(14)
 @given(data=st.data(), policy=st.sampled_from(PRESETS))
 def test_a_reduction_never_shows_half_of_an_invented_kind(

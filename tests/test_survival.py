@@ -127,7 +127,7 @@ PAID_CASES: Final = [
 ]
 
 
-@pytest.mark.parametrize(("preset", "window", "tokens", "chars"), some_cases(PAID_CASES, every=5))
+@pytest.mark.parametrize(("preset", "window", "tokens", "chars"), some_cases(PAID_CASES, every=8))
 def test_a_summary_that_was_paid_for_is_shown(preset: str, window: int, tokens: int, chars: int) -> None:
     writer = MarkedWriter()
     ctx = context(window, preset, summarise=writer)

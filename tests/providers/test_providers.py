@@ -54,6 +54,10 @@ TOOLS = [
 ]
 
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
+every_library = pytest.mark.parametrize(
+    "dialect", rest_in_soak(("openai_chat", "anthropic", "openai_responses"), kept=2)
+)
+"""For errors that the client libraries raise in the same way for each of their dialects."""
 
 
 def make_provider(
@@ -399,7 +403,7 @@ def test_temporary_errors_are_retried(dialect: Dialect, status: int) -> None:
     run(work())
 
 
-@every_dialect
+@every_library
 def test_a_long_rate_limit_is_reported_with_its_wait_and_not_retried(dialect: Dialect) -> None:
     body = json.dumps({"error": {"type": "rate_limit_error", "message": f"Slow down, {SECRET}!"}})
     busy = Trouble(status=429, headers=(("retry-after", "3600"),), body=body)
@@ -410,7 +414,7 @@ def test_a_long_rate_limit_is_reported_with_its_wait_and_not_retried(dialect: Di
     assert SECRET not in str(error)
 
 
-@every_dialect
+@every_library
 def test_a_lasting_server_error_is_reported_after_five_tries(dialect: Dialect) -> None:
     broken = Trouble(
         status=503, headers=(("retry-after-ms", "5"),), body='{"error": {"message": "no capacity"}}'
@@ -475,7 +479,7 @@ def test_a_slow_reply_is_awaited_and_a_silent_one_times_out(dialect: Dialect) ->
     assert error.code in ("connection", "interrupted")
 
 
-@every_dialect
+@every_library
 def test_an_unreachable_server_is_reported_with_its_address(dialect: Dialect, monkeypatch: Any) -> None:
     monkeypatch.setattr("foveal.providers.errors.MAX_RETRIES", 0)
     with socket.socket() as free:

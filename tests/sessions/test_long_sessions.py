@@ -240,8 +240,8 @@ async def test_a_checkpoint_does_not_grow_with_the_session(monkeypatch: pytest.M
     store = CountingStore()
     session = await Session.open(store, "demo", **SMALL)
     sizes: list[int] = []
-    for start in range(0, 250, 25):
-        await run_turns(session, range(start, start + 25))
+    for start in range(0, 160, 16):
+        await run_turns(session, range(start, start + 16))
         found = await store.checkpoint("demo")
         assert found is not None
         sizes.append(len(found.state) + len(found.needed))
@@ -364,7 +364,7 @@ async def test_a_long_log_is_folded_off_the_event_loop(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(View, "advance", observed)
     store = CountingStore()
-    await import_turns(store, 500)
+    await import_turns(store, 300)
     session = await Session.open(store, "demo", **SMALL)
     await session.fit()
     await session.expand(3)

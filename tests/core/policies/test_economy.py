@@ -393,7 +393,7 @@ def test_one_cut_makes_room_for_the_next_result_whatever_its_size(window: int) -
 def test_no_request_is_larger_than_the_limit(seed: int, window: int) -> None:
     for changes in ({}, {"mode": "confirm"}, {"mode": "off"}, {"compact": False}):
         ctx = context(window, {"preset": "economy", **changes})
-        for request in grown(agent_history(seed, 30)):
+        for request in grown(agent_history(seed, 20)):
             sent = ctx.fit(request)
             report = figures(ctx)
             assert recount(sent) <= report.used <= report.limit

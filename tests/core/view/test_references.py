@@ -77,3 +77,4 @@ def test_every_process_writes_the_same_log_whatever_its_hash_seed() -> None:
     )
     assert done.stdout == rereading_log()
     assert b" lines as above" in done.stdout
+    assert b"foveal: record of" in done.stdout
