@@ -172,7 +172,7 @@ def assert_whole(row: ProviderObject, request: list[Json], *, is_new: bool = Fal
 
 @pytest.mark.parametrize(
     ("policy", "name"),
-    some_cases(product(PRESETS, [name for name, row in OBJECTS.items() if row.stays]), every=4),
+    some_cases(product(PRESETS, [name for name, row in OBJECTS.items() if row.stays]), every=9),
 )
 def test_what_stays_is_before_all_later_turns(name: str, policy: str) -> None:
     row = OBJECTS[name]
@@ -260,7 +260,7 @@ def send(proxy: ProxyServer, row: ProviderObject, history: list[Json], name: str
 PROXIED: Final = [name for name, row in OBJECTS.items() if row.dialect in PATHS]
 
 
-@pytest.mark.parametrize("name", PROXIED)
+@pytest.mark.parametrize("name", rest_in_soak(PROXIED, every=3))
 def test_the_proxy_forwards_a_request_that_is_not_reduced_byte_for_byte(
     proxy: ProxyServer, upstream: RawUpstream, name: str
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from functools import wraps
+from itertools import product
 from typing import Any
 
 import pytest
@@ -500,8 +501,10 @@ async def origin_with_rules(store: MemoryStore, count: int = 60) -> None:
     await say(old, ("Now write lexer.rs.", "I wrote half of lexer.rs; the string escapes are missing."))
 
 
-@pytest.mark.parametrize("carry", ["rules", "record", "summary"])
-@pytest.mark.parametrize("window", [500, 1_000, 2_000, 4_000])
+@pytest.mark.parametrize(
+    ("window", "carry"),
+    rest_in_soak(product([500, 1_000, 2_000, 4_000], ["rules", "record", "summary"]), every=2),
+)
 def test_every_rule_is_shown_or_counted_in_any_window(window: int, carry: Any) -> None:
     async def attempt() -> None:
         store = MemoryStore()
