@@ -364,7 +364,7 @@ async def test_a_long_log_is_folded_off_the_event_loop(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(View, "advance", observed)
     store = CountingStore()
-    await import_turns(store, 300)
+    await import_turns(store, 500)
     session = await Session.open(store, "demo", **SMALL)
     await session.fit()
     await session.expand(3)

@@ -899,7 +899,7 @@ def replace_at(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("format", list(FORMATS))
-@settings(examples(40), phases=(Phase.explicit, Phase.generate))
+@settings(examples(60, share=0.1), phases=(Phase.explicit, Phase.generate))
 @given(choice=st.data())
 def test_values_of_wrong_types_never_stop_the_reader(format: str, choice: st.DataObject) -> None:
     """Replaces some values of a valid file; the file is read, written back, and its view rendered."""
