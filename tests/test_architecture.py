@@ -103,6 +103,7 @@ def sources() -> dict[str, str]:
 
 @cache
 def modules() -> dict[str, ast.Module]:
+    gc.collect()  # what is frozen below is never collected
     gc.disable()  # it would go through the hundred thousands of nodes again and again
     try:
         return {name: ast.parse(text) for name, text in sources().items()}
