@@ -294,7 +294,7 @@ def test_a_cut_hides_results_and_leaves_every_call_as_it_was() -> None:
 
 
 def test_when_hiding_results_is_not_enough_the_oldest_steps_go_down_to_the_target() -> None:
-    ctx, history = context(8_000), agent_history(1, 160)
+    ctx, history = context(8_000), agent_history(1, 110)
     deep = 0
     for request in grown(history):
         known = len(ctx.log)
@@ -311,7 +311,7 @@ def test_when_hiding_results_is_not_enough_the_oldest_steps_go_down_to_the_targe
 
 
 def test_all_that_a_cut_hides_comes_back_with_one_undo() -> None:
-    ctx, history = context(8_000), agent_history(1, 160)
+    ctx, history = context(8_000), agent_history(1, 110)
     for request in grown(history):
         known = len(ctx.log)
         ctx.fit(request)
