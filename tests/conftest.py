@@ -135,6 +135,14 @@ def postgres_url() -> Iterator[str]:
     postgres_server.drop_database(url)
 
 
+@pytest.fixture
+def store_url() -> str:
+    """The URL of a PostgreSQL database with the tables of a store, without rows."""
+    from support.store_databases import emptied_database
+
+    return emptied_database()
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str]:
     """Where a service's database is: a folder, then a PostgreSQL URL."""

@@ -24,6 +24,7 @@ from foveal.core.log.events import Dialect
 from foveal.transport import ConversationPool
 from foveal.transport.client_request import ClientRequest, RequestCache
 from foveal.transport.fitted_exchange import FittedExchange
+from support.effort import rest_in_soak
 
 Message = dict[str, Any]
 SEEDS: Final = range(20) if os.environ.get("FOVEAL_SOAK") else range(1, 2)
@@ -137,8 +138,17 @@ def a_transport(**settings: Any) -> Answers:
     return send
 
 
-@pytest.mark.parametrize("summarise", [None, echo], ids=["ledger", "model"])
-@pytest.mark.parametrize("place", [one_context, an_adapter, a_transport], ids=lambda place: place.__name__)
+@pytest.mark.parametrize(
+    ("place", "summarise"),
+    rest_in_soak(
+        [
+            (one_context, None), (an_adapter, echo), (a_transport, echo),
+            (one_context, echo), (an_adapter, None), (a_transport, None),
+        ],
+        kept=3,
+    ),
+    ids=lambda one: one.__name__ if one else "ledger",
+)  # fmt: skip
 def test_no_text_of_a_user_reaches_another(place: Callable[..., Answers], summarise: Any) -> None:
     summaries = 0
     for seed in SEEDS:

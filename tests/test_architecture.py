@@ -15,8 +15,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
-from importlib.metadata import packages_distributions
+from importlib import import_module, metadata
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -98,18 +97,45 @@ def name_of(path: Path) -> str:
 
 
 @cache
+def sources() -> dict[str, str]:
+    return {name_of(path): path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py"))}
+
+
+@cache
 def modules() -> dict[str, ast.Module]:
+    gc.collect()  # what is frozen below is never collected
     gc.disable()  # it would go through the hundred thousands of nodes again and again
     try:
-        return {name_of(path): ast.parse(path.read_text("utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+        return {name: ast.parse(text) for name, text in sources().items()}
     finally:
+        gc.freeze()  # they stay to the end
         gc.enable()
 
 
 @cache
-def nodes_of(module: str) -> tuple[ast.AST, ...]:
+def statements_of(module: str) -> tuple[ast.AST, ...]:
+    """All statements of a module, those inside others too, without the expressions in them."""
+    nodes: list[ast.AST] = [modules()[module]]
+    for node in nodes:
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, field, None)
+            if isinstance(inner, list):  # the body of a conditional expression or of a lambda is none
+                nodes += inner
+    return tuple(nodes)
+
+
+def modules_with(*words: str) -> list[str]:
+    """The modules whose source has one of these words, in any case; no node of another one has it in its text."""
+    ends = [
+        re.compile(rf"{re.escape(word)}\b") for word in words
+    ]  # each begins with a text that is found quickly
+    return [name for name, text in sources().items() if any(end.search(text.lower()) for end in ends)]
+
+
+def nodes_of(module: str) -> Iterator[ast.AST]:
     """All nodes of a module but those without content, such as `Load`. Walking all trees takes longer than what
-    most tests do with the nodes, and `ast.walk` twice as long."""
+    the tests do with the nodes, and `ast.walk` twice as long, so most tests take the statements, or only the
+    modules in which a word occurs."""
     nodes: list[ast.AST] = [modules()[module]]
     for node in nodes:
         for field in node._fields:
@@ -118,14 +144,14 @@ def nodes_of(module: str) -> tuple[ast.AST, ...]:
                 nodes += [part for part in value if isinstance(part, ast.AST)]
             elif isinstance(value, ast.AST) and value._fields:
                 nodes.append(value)
-    return tuple(nodes)
+    return iter(nodes)
 
 
 @cache
 def imports(module: str) -> frozenset[str]:
     """All that a module imports, inside functions too: modules of Foveal by their full names."""
     found: set[str] = set()
-    for node in nodes_of(module):
+    for node in statements_of(module):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -236,23 +262,30 @@ EXTRAS: Final = {
 """What a user installs for a product, or for the part of one that needs an extra more."""
 
 
-def normal_name(distribution: str) -> str:
-    return re.sub(r"[-_.]+", "-", distribution).lower()
+@cache
+def packages_of(distribution: str) -> frozenset[str]:
+    """The packages and modules of an installed distribution; none if it is not installed. To ask for the
+    distributions of all packages would read the lists of files of hundreds."""
+    try:
+        files = metadata.distribution(distribution).read_text("RECORD") or ""
+    except metadata.PackageNotFoundError:
+        return frozenset()
+    paths = (line.partition(",")[0] for line in files.splitlines())
+    return frozenset(path.partition("/")[0].removesuffix(".py") for path in paths if path.endswith(".py"))
 
 
 @cache
-def distributions() -> dict[str, set[str]]:
-    """The installed distributions of each package, by their normal names."""
-    return {name: {*map(normal_name, found)} for name, found in packages_distributions().items()}
+def declared_packages(extras: str) -> frozenset[str]:
+    """The packages of the distributions that Foveal and the extras declare."""
+    project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    lines = [project["dependencies"], *(project["optional-dependencies"][name] for name in extras.split())]
+    return frozenset(chain(*(packages_of(re.split(r"[^\w.-]", line)[0]) for line in chain(*lines))))
 
 
 def undeclared(module: str, extras: str) -> list[str]:
     """Return the third-party packages that a module imports and that neither Foveal nor the extras declare."""
-    project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
-    lines = [project["dependencies"], *(project["optional-dependencies"][name] for name in extras.split())]
-    declared = {normal_name(re.split(r"[^\w.-]", line)[0]) for line in chain(*lines)}
     packages = {name.partition(".")[0] for name in imports(module)} - {"foveal", *sys.stdlib_module_names}
-    return [name for name in sorted(packages) if declared.isdisjoint(distributions()[name])]
+    return sorted(packages - declared_packages(extras))
 
 
 @pytest.mark.parametrize("extras", EXTRAS)
@@ -354,10 +387,11 @@ def test_a_dialect_imports_no_other_dialect(dialect: str) -> None:
 
 def test_no_code_is_built_from_data() -> None:
     forbidden = {"eval", "exec", "compile", "__import__"}
-    for module in modules():
+    for module in modules_with(*forbidden):
         for node in nodes_of(module):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in forbidden, f"{module}:{node.lineno}"
+    for module in modules():
         assert not imports(module) & {"pickle", "marshal", "shelve", "dill"}, module
 
 
@@ -380,7 +414,7 @@ VAGUE: Final = {
 
 def classes() -> Iterator[tuple[str, str]]:
     for module in modules():
-        for node in nodes_of(module):
+        for node in statements_of(module):
             if isinstance(node, ast.ClassDef):
                 yield node.name.lstrip("_"), module
 
@@ -429,7 +463,7 @@ def test_no_constant_has_a_vague_name() -> None:
 
 def test_a_kind_is_called_kind_and_an_error_s_name_code() -> None:
     """`sort` is what lists do."""
-    for module in modules():
+    for module in modules_with("sort"):
         for node in nodes_of(module):
             named = (
                 node.arg
@@ -443,16 +477,15 @@ def test_a_kind_is_called_kind_and_an_error_s_name_code() -> None:
 
 # ── language ─────────────────────────────────────────────────────────────────────────────────────────────
 
-VAGUE_WORDS: Final = re.compile(
-    r"\b(somebody|nobody|whoever|someone|anybody|everybody|by hand|of ours|his own|whosoever)\b",
-    re.IGNORECASE,
-)
+VAGUE_WORDS: Final = (
+    "somebody", "nobody", "whoever", "someone", "anybody", "everybody", "by hand", "of ours", "his own",
+    "whosoever",
+)  # fmt: skip
 
 
-def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """Docstrings and comments of a source file, line by line."""
-    text = path.read_text("utf-8")
-    for node in nodes_of(name_of(path)):
+def prose(module: str) -> Iterator[tuple[int, str]]:
+    """Docstrings and comments of a module, line by line."""
+    for node in statements_of(module):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
@@ -460,17 +493,15 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
         ):
             for number, line in enumerate(node.value.value.split("\n"), node.lineno):
                 yield number, line
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(sources()[module].split("\n"), 1):
         if line.lstrip().startswith("#"):
             yield number, line
 
 
 def test_docstrings_and_comments_name_the_component() -> None:
-    lines = [
-        (path.relative_to(SOURCE), *line) for path in sorted(SOURCE.rglob("*.py")) for line in prose(path)
-    ]
-    vague = [f"{path}:{number}: {line.strip()}" for path, number, line in lines if VAGUE_WORDS.search(line)]
-    assert vague == []
+    lines = [(module, *line) for module in modules_with(*VAGUE_WORDS) for line in prose(module)]
+    vague = re.compile(rf"\b({'|'.join(VAGUE_WORDS)})\b", re.IGNORECASE)
+    assert [f"{module}:{nr}: {line.strip()}" for module, nr, line in lines if vague.search(line)] == []
 
 
 def test_every_module_says_what_it_is_in_a_short_sentence() -> None:
@@ -500,6 +531,7 @@ def test_every_public_method_is_documented(face: type) -> None:
             assert inspect.getdoc(member), name
 
 
+@cache
 def loaded(code: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],

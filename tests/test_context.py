@@ -668,8 +668,8 @@ def test_many_threads_can_use_one_context() -> None:
 
     def work(number: int) -> int:
         start.wait()
-        for turn in range(25):
-            ctx.append(user(f"{number}/{turn} " + "word " * 20))
+        for turn in range(12):
+            ctx.append(user(f"{number}/{turn} " + "word " * 40))
             request = ctx.fit()
             assert check_chat(request) == []
             ctx.observe({"prompt_tokens": 500 + turn})
@@ -683,10 +683,10 @@ def test_many_threads_can_use_one_context() -> None:
         assert sorted(pool.map(work, range(8))) == list(range(8))
     assert [event.seq for event in ctx.log] == list(range(len(ctx.log)))
     said = [str(event.fact.content).split()[0] for event in events_of(ctx.log, UserSaid)]  # type: ignore[union-attr]
-    assert sorted(said) == sorted(f"{number}/{turn}" for number in range(8) for turn in range(25))
+    assert sorted(said) == sorted(f"{number}/{turn}" for number in range(8) for turn in range(12))
     for number in range(8):
         mine = [name for name in said if name.startswith(f"{number}/")]
-        assert mine == [f"{number}/{turn}" for turn in range(25)]
+        assert mine == [f"{number}/{turn}" for turn in range(12)]
     assert render_log(encode_and_decode(ctx.log), "openai_chat") == ctx.fit()
 
 

@@ -73,7 +73,7 @@ POLICIES: Final[tuple[Any, ...]] = (
     {"preset": "economy", "keep_last": 1, "target": 0.3, "early_tokens": 400},
 )
 WINDOWS: Final = (1_500, 3_000, 8_000)
-few = examples(60)
+few = examples(60, share=0.1)
 
 
 def long_loop(seed: int, turns: int, steps: int) -> Script:

@@ -133,7 +133,7 @@ def check_requests(loop: Loop) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dialect", rest_in_soak(MODELS, every=2))
+@pytest.mark.parametrize("dialect", rest_in_soak(MODELS, every=3))
 @given(seed=st.integers(0, 2**32))
 @few
 def test_the_model_has_what_it_loaded_and_nothing_before_moves(dialect: str, seed: int) -> None:
@@ -156,7 +156,7 @@ def test_the_model_has_what_it_loaded_and_nothing_before_moves(dialect: str, see
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dialect", rest_in_soak(MODELS, every=2))
+@pytest.mark.parametrize("dialect", rest_in_soak(MODELS, every=3))
 @given(seed=st.integers(0, 2**32), policy=st.sampled_from(["economy", "recent", "rolling", "handoff"]))
 @few
 def test_tools_stay_loaded_whatever_is_reduced(dialect: str, seed: int, policy: str) -> None:

@@ -129,7 +129,7 @@ def test_of_several_iterations_the_last_message_is_the_size_and_all_are_paid() -
 
 
 @pytest.mark.parametrize(
-    ("name", "policy", "before"), some_cases(product(OBJECTS, PRESETS, (1, TURNS - 1)), every=13)
+    ("name", "policy", "before"), some_cases(product(OBJECTS, PRESETS, (1, TURNS - 1)), every=23)
 )
 def test_a_reduction_shows_an_object_whole_or_hides_it_with_its_step(
     name: str, policy: str, before: int
@@ -172,7 +172,7 @@ def assert_whole(row: ProviderObject, request: list[Json], *, is_new: bool = Fal
 
 @pytest.mark.parametrize(
     ("policy", "name"),
-    some_cases(product(PRESETS, [name for name, row in OBJECTS.items() if row.stays]), every=4),
+    some_cases(product(PRESETS, [name for name, row in OBJECTS.items() if row.stays]), every=9),
 )
 def test_what_stays_is_before_all_later_turns(name: str, policy: str) -> None:
     row = OBJECTS[name]
@@ -260,7 +260,7 @@ def send(proxy: ProxyServer, row: ProviderObject, history: list[Json], name: str
 PROXIED: Final = [name for name, row in OBJECTS.items() if row.dialect in PATHS]
 
 
-@pytest.mark.parametrize("name", PROXIED)
+@pytest.mark.parametrize("name", rest_in_soak(PROXIED, every=3))
 def test_the_proxy_forwards_a_request_that_is_not_reduced_byte_for_byte(
     proxy: ProxyServer, upstream: RawUpstream, name: str
 ) -> None:
@@ -271,7 +271,7 @@ def test_the_proxy_forwards_a_request_that_is_not_reduced_byte_for_byte(
     assert upstream.seen[-1].body == body
 
 
-@pytest.mark.parametrize("name", rest_in_soak(PROXIED, every=2))
+@pytest.mark.parametrize("name", rest_in_soak(PROXIED, every=4))
 def test_a_request_that_the_proxy_reduces_has_objects_whole_or_not_at_all(
     proxy: ProxyServer, upstream: RawUpstream, name: str
 ) -> None:
@@ -292,16 +292,17 @@ def _question(row: ProviderObject, name: str) -> Json:
 # ── Saved and exported ───────────────────────────────────────────────────────────────────────────────────
 
 
-@every_object
-def test_a_saved_context_shows_the_same_and_recognises_the_history(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "turns"), [*product(OBJECTS, [2]), *rest_in_soak(product(OBJECTS, [TURNS]), every=3)]
+)
+def test_a_saved_context_shows_the_same_and_recognises_the_history(name: str, turns: int) -> None:
     row = OBJECTS[name]
-    for turns in (2, TURNS):
-        history = history_around(row, 1, turns - 1)
-        ctx = small_context(row)
-        request = ctx.fit(history)
-        loaded = Context.load(ctx.save(), window=WINDOW, reserve=1_000, dialect=row.dialect)
-        assert loaded.fit(history) == request
-        assert loaded.log == ctx.log
+    history = history_around(row, 1, turns - 1)
+    ctx = small_context(row)
+    request = ctx.fit(history)
+    loaded = Context.load(ctx.save(), window=WINDOW, reserve=1_000, dialect=row.dialect)
+    assert loaded.fit(history) == request
+    assert loaded.log == ctx.log
 
 
 @every_object
@@ -422,7 +423,7 @@ def test_invented_kinds_pass_unchanged_and_are_saved_whole(dialect: Dialect, dat
     assert written == made.history
 
 
-@pytest.mark.parametrize("dialect", MODELS)
+@pytest.mark.parametrize("dialect", rest_in_soak(MODELS, every=2))
 @examples(14)
 @given(data=st.data(), policy=st.sampled_from(PRESETS))
 def test_a_reduction_never_shows_half_of_an_invented_kind(

@@ -27,12 +27,11 @@ WINDOWS: Final = (12_000, 12_000, 12_000, 32_000) if SOAK else (12_000,)
 PROSE: Final = "and this is about the parser and its parts " * 12
 
 
-def in_turn(cases: list[StatementCase], every: int) -> list[tuple[StatementCase, str, int]]:
-    """Return the cases of this run, each with a preset and a window."""
-    return list(zip(some_cases(cases, every=every), cycle(SUMMARISING), cycle(WINDOWS), strict=False))
-
-
-CASES: Final = [*in_turn([*pair_cases()], 47), *in_turn([*fact_cases()], 29)]
+CHOSEN: Final = [*some_cases(pair_cases(), every=97), *some_cases(fact_cases(), every=59)]
+CASES: Final[list[tuple[StatementCase, str, int]]] = list(
+    zip(CHOSEN, cycle(SUMMARISING), cycle(WINDOWS), strict=False)
+)
+"""The cases of this run, each with a preset and a window."""
 
 
 def context(preset: str, window: int, *, asking: bool = False) -> Context:

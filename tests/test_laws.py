@@ -60,7 +60,7 @@ from support.histories import (
 )
 from support.report_checks import adds_up
 
-few = examples(75)
+few = examples(75, share=0.1)
 policies = st.sampled_from(POLICIES)
 windows = st.sampled_from(WINDOWS)
 

@@ -166,7 +166,7 @@ CASES: Final[list[Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "window", "policy"), some_cases(CASES, every=3))
+@pytest.mark.parametrize(("path", "window", "policy"), some_cases(CASES, every=7))
 def test_every_recorded_conversation_keeps_the_laws(path: Path, window: int, policy: str) -> None:
     for messages in selected(path, policy, window):
         replay(messages, window, policy)

@@ -21,7 +21,6 @@ SOURCE: Final = Path(foveal.__file__).parent
 PAGES: Final = [ROOT / "README.md", *SITE_PAGES]
 EXAMPLES: Final = sorted((ROOT / "examples").glob("*.py"))
 DOTTED: Final = re.compile(r"(?<![\w./@-])foveal(?:\.[A-Za-z_]\w*)+")
-IMPORT_LINE: Final = re.compile(r"^\s*(?:from|import) .*", re.MULTILINE)
 FILES: Final = ("foveal.toml", "foveal.env", "foveal.service", "foveal.db")
 VARIABLES: Final = ("foveal.tenant", "foveal.all_tenants")
 """Settings of a PostgreSQL connection."""
@@ -31,10 +30,17 @@ def docstrings() -> Iterator[str]:
     """Yield all docstrings of the package, those of fields too."""
     for path in sorted(SOURCE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if DOTTED.search(IMPORT_LINE.sub("", text)):  # parsing takes much longer
+        if names_more_than_imports(text):  # parsing takes much longer
             for node in statements(ast.parse(text).body):
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                     yield str(node.value.value)
+
+
+def names_more_than_imports(text: str) -> bool:
+    """Return whether a module has a dotted name of the package in another place than its imports."""
+    places = (match.start() for match in re.finditer(r"foveal\.[A-Za-z_]", text))
+    lines = (text[text.rfind("\n", 0, place) + 1 : place].lstrip() for place in places)
+    return any(not line.startswith(("from ", "import ")) for line in lines)
 
 
 def statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -56,13 +62,9 @@ def documented() -> set[str]:
 def used_in_code() -> set[str]:
     """Return the attributes of `foveal` that the code of the documentation and the examples use."""
     blocks = [code for page in PAGES for code in code_blocks(page.read_text(encoding="utf-8"))]
-    trees = map(ast.parse, (*blocks, *map(Path.read_text, EXAMPLES)))
-    return {
-        ast.unparse(node)
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and DOTTED.fullmatch(ast.unparse(node))
-    }
+    codes = (code for code in (*blocks, *map(Path.read_text, EXAMPLES)) if "foveal." in code)
+    nodes = (node for code in codes for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Attribute))
+    return {name for node in nodes if DOTTED.fullmatch(name := ast.unparse(node))}
 
 
 def exists(name: str) -> bool:

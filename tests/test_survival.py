@@ -37,7 +37,7 @@ from hypothesis import strategies as st
 from foveal import Context, ContextOverflow
 from foveal.core.log import Clipped, Compacted, Dropped, Event, UserSaid
 from foveal.core.log.events import text_of
-from support.effort import examples, some_cases
+from support.effort import examples, rest_in_soak, some_cases
 from support.histories import (
     ESTIMATE,
     TOOLS,
@@ -92,12 +92,12 @@ def test_an_early_rule_is_verbatim_in_every_request(
     shape: str, window: int, preset: str, asking: bool
 ) -> None:
     ctx = context(window, preset, summarise=MarkedWriter() if asking else None)
-    requests = list(requests_of(ctx, with_rule(SHAPES[shape](60))))
+    requests = list(requests_of(ctx, with_rule(SHAPES[shape](60 if SOAK else 36))))
     lost = [number for number, request in enumerate(requests[2:]) if RULE not in text_of_request(request)]
     assert lost == []
 
 
-@pytest.mark.parametrize("asking", [False, True], ids=["ledger", "model"])
+@pytest.mark.parametrize("asking", rest_in_soak([False, True]), ids=["ledger", "model"])
 def test_an_early_rule_survives_260_turns_in_a_large_window(asking: bool) -> None:
     ctx = context(128_000, "economy", summarise=MarkedWriter() if asking else None)
     turns = with_rule(chat_turns(260, words=28))
@@ -127,7 +127,7 @@ PAID_CASES: Final = [
 ]
 
 
-@pytest.mark.parametrize(("preset", "window", "tokens", "chars"), some_cases(PAID_CASES, every=3))
+@pytest.mark.parametrize(("preset", "window", "tokens", "chars"), some_cases(PAID_CASES, every=8))
 def test_a_summary_that_was_paid_for_is_shown(preset: str, window: int, tokens: int, chars: int) -> None:
     writer = MarkedWriter()
     ctx = context(window, preset, summarise=writer)
@@ -317,7 +317,7 @@ RECORDED_CASES: Final = [
 
 @pytest.mark.data
 @pytest.mark.skipif(not DATA, reason="the recorded conversations are not beside this checkout")
-@pytest.mark.parametrize(("name", "preset", "window"), some_cases(RECORDED_CASES, every=5))
+@pytest.mark.parametrize(("name", "preset", "window"), some_cases(RECORDED_CASES, every=9))
 def test_recorded_conversations_keep_both_laws(name: str, preset: str, window: int) -> None:
     ctx = context(window, preset, summarise=MarkedWriter())
     messages = recorded(name)
@@ -357,7 +357,7 @@ def out_of_order(ctx: Context, request: list[Json]) -> list[str]:
 # ── Rules in long messages ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("preset", KEEPING)
+@pytest.mark.parametrize("preset", rest_in_soak(KEEPING, every=2))
 def test_a_rule_in_the_middle_of_a_long_message_stays_when_it_is_clipped(preset: str) -> None:
     filler = "\n".join(f"Line {n} of the report tells of part {n} and of its colour." for n in range(400))
     half = len(filler) // 2

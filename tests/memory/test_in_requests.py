@@ -32,7 +32,7 @@ from foveal.core.view.checkpoint import ViewCheckpoint, needed_seqs, restore_vie
 from foveal.core.view.fold import effective_events, fold
 from foveal.errors import BadSetting
 from foveal.stores import MemoryStore, SqliteStore, open_store
-from support.effort import examples
+from support.effort import examples, rest_in_soak
 from support.histories import ESTIMATE, log_of
 
 DIALECT_MESSAGES: dict[str, Callable[[str, str], dict[str, Any]]] = {
@@ -336,7 +336,7 @@ async def test_a_memory_that_cannot_be_written_does_not_lose_the_message(tmp_pat
     assert note.text.startswith("This could not be remembered")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", rest_in_soak(range(6), kept=3))
 def test_no_request_shows_the_memory_of_another_owner(seed: int) -> None:
     async def run() -> None:
         random, store = Random(seed), MemoryStore()

@@ -66,12 +66,12 @@ def test_processes_that_are_killed_lose_no_file_that_they_have_written(tmp_path:
     check_kept(said, asyncio.run(read()))
 
 
-def test_machines_share_a_memory_on_postgresql_and_tenants_do_not(postgres_url: str) -> None:
+def test_machines_share_a_memory_on_postgresql_and_tenants_do_not(store_url: str) -> None:
     async def run() -> None:
         async with (
-            open_store(postgres_url, tenant="acme") as one,
-            open_store(postgres_url, tenant="acme") as two,
-            open_store(postgres_url, tenant="other") as foreign,
+            open_store(store_url, tenant="acme") as one,
+            open_store(store_url, tenant="acme") as two,
+            open_store(store_url, tenant="other") as foreign,
         ):
             here, there = (Memory("ada", store=store, counting=Estimate()) for store in (one, two))
             await asyncio.gather(

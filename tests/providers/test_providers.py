@@ -8,6 +8,7 @@ import os
 import socket
 import traceback
 from collections.abc import Callable, Coroutine
+from itertools import product
 from typing import Any
 
 import pytest
@@ -53,6 +54,10 @@ TOOLS = [
 ]
 
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
+every_library = pytest.mark.parametrize(
+    "dialect", rest_in_soak(("openai_chat", "anthropic", "openai_responses"), kept=2)
+)
+"""For errors that the client libraries raise in the same way for each of their dialects."""
 
 
 def make_provider(
@@ -379,8 +384,9 @@ def test_a_wrong_key_is_reported_with_its_variable_and_never_shown(dialect: Dial
     assert SECRET[:10] not in shown
 
 
-@every_dialect
-@pytest.mark.parametrize("status", [429, 500, 503, 529])
+@pytest.mark.parametrize(
+    ("dialect", "status"), rest_in_soak(product(DIALECTS, [429, 500, 503, 529]), every=3)
+)
 def test_temporary_errors_are_retried(dialect: Dialect, status: int) -> None:
     failing = Trouble(
         status=status, headers=(("retry-after-ms", "10"),), body='{"error": {"message": "busy"}}'
@@ -397,7 +403,7 @@ def test_temporary_errors_are_retried(dialect: Dialect, status: int) -> None:
     run(work())
 
 
-@every_dialect
+@every_library
 def test_a_long_rate_limit_is_reported_with_its_wait_and_not_retried(dialect: Dialect) -> None:
     body = json.dumps({"error": {"type": "rate_limit_error", "message": f"Slow down, {SECRET}!"}})
     busy = Trouble(status=429, headers=(("retry-after", "3600"),), body=body)
@@ -408,7 +414,7 @@ def test_a_long_rate_limit_is_reported_with_its_wait_and_not_retried(dialect: Di
     assert SECRET not in str(error)
 
 
-@every_dialect
+@every_library
 def test_a_lasting_server_error_is_reported_after_five_tries(dialect: Dialect) -> None:
     broken = Trouble(
         status=503, headers=(("retry-after-ms", "5"),), body='{"error": {"message": "no capacity"}}'
@@ -440,20 +446,16 @@ def test_a_stream_that_ends_too_early_is_an_error(dialect: Dialect) -> None:
     assert (error.code, error.partial) == ("interrupted", "")
 
 
-@every_dialect
-@pytest.mark.parametrize(
-    "body",
-    [
-        Trouble(body="<html>Welcome to the router</html>", kind="text/html"),
-        Trouble(body='event: message_start\ndata: {"broken\n\n', kind="text/event-stream"),
-        Trouble(body='{"hello": "world"}'),
-    ],
-    ids=["html", "broken json", "other json"],
-)
-def test_a_response_that_is_not_an_answer_is_reported_with_the_address(
-    dialect: Dialect, body: Trouble
-) -> None:
-    with StandIn(trouble=lambda number: body) as standin:
+NO_ANSWERS = {
+    "html": Trouble(body="<html>Welcome to the router</html>", kind="text/html"),
+    "broken json": Trouble(body='event: message_start\ndata: {"broken\n\n', kind="text/event-stream"),
+    "other json": Trouble(body='{"hello": "world"}'),
+}
+
+
+@pytest.mark.parametrize(("dialect", "body"), rest_in_soak(product(DIALECTS, NO_ANSWERS), every=4))
+def test_a_response_that_is_not_an_answer_is_reported_with_the_address(dialect: Dialect, body: str) -> None:
+    with StandIn(trouble=lambda number: NO_ANSWERS[body]) as standin:
         error = run(fails(make_provider(dialect, standin.anthropic)))
         address = standin.anthropic
     assert error.code == "server"
@@ -477,7 +479,7 @@ def test_a_slow_reply_is_awaited_and_a_silent_one_times_out(dialect: Dialect) ->
     assert error.code in ("connection", "interrupted")
 
 
-@every_dialect
+@every_library
 def test_an_unreachable_server_is_reported_with_its_address(dialect: Dialect, monkeypatch: Any) -> None:
     monkeypatch.setattr("foveal.providers.errors.MAX_RETRIES", 0)
     with socket.socket() as free:
@@ -490,16 +492,16 @@ def test_an_unreachable_server_is_reported_with_its_address(dialect: Dialect, mo
     assert "hunter2" not in str(error)
 
 
-@every_dialect
-@pytest.mark.parametrize(
-    ("status", "code", "words"),
-    [
-        (403, "key", "may not use it"),
-        (404, "refused", "has no model"),
-        (422, "refused", "refused the request (422): no such field"),
-    ],
-)
-def test_other_refusals_quote_the_provider(dialect: Dialect, status: int, code: str, words: str) -> None:
+REFUSALS = {
+    403: ("key", "may not use it"),
+    404: ("refused", "has no model"),
+    422: ("refused", "refused the request (422): no such field"),
+}
+
+
+@pytest.mark.parametrize(("dialect", "status"), rest_in_soak(product(DIALECTS, REFUSALS), every=4))
+def test_other_refusals_quote_the_provider(dialect: Dialect, status: int) -> None:
+    code, words = REFUSALS[status]
     trouble = Trouble(status=status, body='{"error": {"message": "no such field"}}')
     with StandIn(trouble=lambda number: trouble) as standin:
         error = run(fails(make_provider(dialect, standin.anthropic)))

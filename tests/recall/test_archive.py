@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from foveal.recall.archive import (
 )
 from foveal.stores import open_store
 from support.claude_files import claude_line, write_claude
+from support.effort import rest_in_soak
 from support.paths import TESTS
 from support.postgres_server import drop_database, fresh_database
 
@@ -235,9 +236,9 @@ def assert_hidden(secret: str, answer: str) -> None:
     assert not [at for at in range(len(part) - 7) if part[at : at + 8] in answer], answer
 
 
-@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
-@pytest.mark.parametrize("before", [36, 48, 56, 64, 72])
-def test_a_secret_where_a_title_is_cut_is_redacted(tmp_path: Path, secret: str, before: int) -> None:
+@pytest.mark.parametrize(("kind", "before"), rest_in_soak(product(SECRETS, [36, 48, 56, 64, 72]), every=3))
+def test_a_secret_where_a_title_is_cut_is_redacted(tmp_path: Path, kind: str, before: int) -> None:
+    secret = SECRETS[kind]
     text = ("zebra " * 20)[: before - 1] + f" {secret} and more words that follow it " * 3
     write_claude(tmp_path / "a.jsonl", text)
     run(fill_store(tmp_path / "untitled.db", text))

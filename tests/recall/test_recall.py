@@ -476,10 +476,10 @@ def test_the_tokens_setting_has_a_range(tokens: int) -> None:
 
 @pytest.mark.long
 def test_a_huge_text_is_read_and_searched_quickly() -> None:
-    events = log("a", result("some words of a log line 12345\n" * 1_000_000 + "zeppelin\n"), "b")
+    events = log("a", result("some words of a log line 12345\n" * 300_000 + "zeppelin\n"), "b")
     with bounded():
         assert "zeppelin" in read(events, "e1", tail=3)
-        assert "lines 500,000-500,001 follow" in read(events, "e1", lines="500000-500001")
+        assert "lines 200,000-200,001 follow" in read(events, "e1", lines="200000-200001")
 
 
 # ── Schemas and imports ──

@@ -87,10 +87,21 @@ def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     return wrapped
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=rest_in_soak(["memory", "sqlite"]))
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
-    if request.param == "sqlite":
-        return lambda: open_store(tmp_path / "chats.db", durability="normal")
+    """Opens a store of sessions: what does not depend on its kind is shown with one in memory."""
+    return _opener(request.param, tmp_path)
+
+
+@pytest.fixture(params=rest_in_soak(["sqlite", "memory"]))
+def lasting_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
+    """The same for what is read from the store again, by another session or after it was closed."""
+    return _opener(request.param, tmp_path)
+
+
+def _opener(kind: str, folder: Path) -> Callable[[], Any]:
+    if kind == "sqlite":
+        return lambda: open_store(folder / "chats.db", durability="normal")
     return _one(MemoryStore())
 
 
@@ -863,8 +874,8 @@ class FailingStore:
 
 
 @run
-async def test_a_summary_that_could_not_be_stored_is_not_reported(stores: Callable[[], Any]) -> None:
-    async with stores() as inner:
+async def test_a_summary_that_could_not_be_stored_is_not_reported(lasting_stores: Callable[[], Any]) -> None:
+    async with lasting_stores() as inner:
         store = FailingStore(inner)
         session = await Session.open(
             store, "demo", summarise=PausedSummariser(held=False).as_summariser, **settings()
@@ -1016,9 +1027,9 @@ async def test_with_mode_off_an_overflow_names_the_choices() -> None:
 
 @run
 async def test_two_sessions_on_one_log_that_compact_at_once_agree_on_one_view(
-    stores: Callable[[], Any],
+    lasting_stores: Callable[[], Any],
 ) -> None:
-    async with stores() as store:
+    async with lasting_stores() as store:
         first_summariser, second_summariser = PausedSummariser(), PausedSummariser()
         one = await Session.open(store, "demo", summarise=first_summariser.as_summariser, **settings())
         for turn in range(6):
@@ -1130,9 +1141,9 @@ async def test_a_new_message_just_before_recording_keeps_the_summary() -> None:
 
 @run
 async def test_two_full_sessions_on_one_log_agree_on_one_view(
-    stores: Callable[[], Any],
+    lasting_stores: Callable[[], Any],
 ) -> None:
-    async with stores() as store:
+    async with lasting_stores() as store:
         one = await Session.open(
             store, "demo", summarise=PausedSummariser(held=False).as_summariser, **settings(window=5_000)
         )
@@ -1174,8 +1185,10 @@ async def test_sessions_do_not_share_settings_or_summaries() -> None:
 
 
 @run
-async def test_a_fork_starts_with_the_same_view_and_compacts_separately(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_a_fork_starts_with_the_same_view_and_compacts_separately(
+    lasting_stores: Callable[[], Any],
+) -> None:
+    async with lasting_stores() as store:
         summariser = PausedSummariser(held=False)
         session = await Session.open(
             store, "demo", summarise=summariser.as_summariser, **settings(window=5_000)
@@ -1228,14 +1241,14 @@ async def test_reopening_after_every_summary_shows_the_same_view(policy: str, tm
 
 
 @run
-async def test_a_resumed_session_can_be_compacted(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_a_resumed_session_can_be_compacted(lasting_stores: Callable[[], Any]) -> None:
+    async with lasting_stores() as store:
         session = await Session.open(
             store, "demo", summarise=PausedSummariser(held=False).as_summariser, **settings(window=5_000)
         )
         await run_turns(session, 30, start=0)
         await session.close()
-    async with stores() as store:
+    async with lasting_stores() as store:
         summariser = PausedSummariser(held=False)
         again = await Session.open(
             store, "demo", summarise=summariser.as_summariser, **settings(window=5_000)
@@ -1254,9 +1267,9 @@ async def test_a_resumed_session_can_be_compacted(stores: Callable[[], Any]) -> 
 
 @run
 async def test_a_process_exit_during_a_summary_loses_only_the_summary(
-    stores: Callable[[], Any],
+    lasting_stores: Callable[[], Any],
 ) -> None:
-    async with stores() as store:
+    async with lasting_stores() as store:
         summariser = PausedSummariser()
         session = await Session.open(store, "demo", summarise=summariser.as_summariser, **settings())
         await fill_until(session, "act")
@@ -1264,7 +1277,7 @@ async def test_a_process_exit_during_a_summary_loses_only_the_summary(
         await summariser.wait_for_request()
         log = await session.events()
         await session.close()
-    async with stores() as store:
+    async with lasting_stores() as store:
         again = await Session.open(store, "demo", **settings())
         assert await again.events() == log
         whole = Engine(again._writer.settings, log=log)
@@ -1273,9 +1286,9 @@ async def test_a_process_exit_during_a_summary_loses_only_the_summary(
 
 @run
 async def test_an_expanded_range_survives_reopening_until_the_next_message(
-    stores: Callable[[], Any],
+    lasting_stores: Callable[[], Any],
 ) -> None:
-    async with stores() as store:
+    async with lasting_stores() as store:
         session = await Session.open(store, "demo", **settings(window=40_000))
         for turn in range(8):
             await say(session, turn)
@@ -1287,7 +1300,7 @@ async def test_an_expanded_range_survives_reopening_until_the_next_message(
         assert "line 3 of file_0.py" in str(shown)
         assert "line 3 of file_0.py" not in str(before)
         await check_view_is_fold(session)
-    async with stores() as store:
+    async with lasting_stores() as store:
         again = await Session.open(store, "demo", **settings(window=40_000))
         assert (await again.fit()).facts == shown
         await again.append(ModelSaid(content="I see."))
@@ -1303,9 +1316,9 @@ async def test_an_expanded_range_survives_reopening_until_the_next_message(
 
 
 @run
-async def test_a_merged_summary_is_undone_after_reopening(stores: Callable[[], Any]) -> None:
+async def test_a_merged_summary_is_undone_after_reopening(lasting_stores: Callable[[], Any]) -> None:
     how = settings({"preset": "handoff", "max_summaries": 1}, window=40_000)
-    async with stores() as store:
+    async with lasting_stores() as store:
         session = await Session.open(
             store, "demo", summarise=PausedSummariser(held=False).as_summariser, **how
         )
@@ -1318,7 +1331,7 @@ async def test_a_merged_summary_is_undone_after_reopening(stores: Callable[[], A
         await session.compact()
         two = (await session.fit()).facts
         await session.close()
-    async with stores() as store:
+    async with lasting_stores() as store:
         again = await Session.open(store, "demo", **how)
         assert (await again.fit()).facts == two
         await again.undo()

@@ -240,8 +240,8 @@ async def test_a_checkpoint_does_not_grow_with_the_session(monkeypatch: pytest.M
     store = CountingStore()
     session = await Session.open(store, "demo", **SMALL)
     sizes: list[int] = []
-    for start in range(0, 250, 25):
-        await run_turns(session, range(start, start + 25))
+    for start in range(0, 160, 16):
+        await run_turns(session, range(start, start + 16))
         found = await store.checkpoint("demo")
         assert found is not None
         sizes.append(len(found.state) + len(found.needed))

@@ -51,6 +51,7 @@ from foveal.ports import Store
 from foveal.sessions import Session, SessionOptions, events_in_memory
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
+from support.effort import rest_in_soak
 from support.legality import check_anthropic, check_chat, check_responses
 
 MODEL = "gpt-4.1"
@@ -68,10 +69,21 @@ def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     return wrapped
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=rest_in_soak(["memory", "sqlite"]))
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
-    if request.param == "sqlite":
-        return lambda: open_store(tmp_path / "chats.db", durability="normal")
+    """Opens a store of sessions: what does not depend on its kind is shown with one in memory."""
+    return _opener(request.param, tmp_path)
+
+
+@pytest.fixture(params=rest_in_soak(["sqlite", "memory"]))
+def lasting_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
+    """The same for what is read from the store again, by another session or after it was closed."""
+    return _opener(request.param, tmp_path)
+
+
+def _opener(kind: str, folder: Path) -> Callable[[], Any]:
+    if kind == "sqlite":
+        return lambda: open_store(folder / "chats.db", durability="normal")
     kept = MemoryStore()
 
     class Kept:
@@ -131,8 +143,8 @@ async def test_tools_and_pins_of_a_new_session_follow_its_first_facts(stores: Ca
 
 
 @run
-async def test_a_session_that_is_not_new_after_all_is_continued(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_a_session_that_is_not_new_after_all_is_continued(lasting_stores: Callable[[], Any]) -> None:
+    async with lasting_stores() as store:
         earlier = await Session.open(store, "demo", **SMALL)
         await earlier.append(UserSaid(content="hello"))
         session = await Session.open(store, "demo", origin="here", is_new=True, **SMALL)
@@ -142,14 +154,14 @@ async def test_a_session_that_is_not_new_after_all_is_continued(stores: Callable
 
 
 @run
-async def test_the_view_after_reopening_equals_the_view_before(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_the_view_after_reopening_equals_the_view_before(lasting_stores: Callable[[], Any]) -> None:
+    async with lasting_stores() as store:
         session = await Session.open(store, "demo", **SMALL)
         await session.append(Instructed(content="Be brief."))
         await session.pin("Never touch main.py")
         await run_turns(session, 30)
         before = (await session.fit()).facts
-    async with stores() as store:
+    async with lasting_stores() as store:
         again = await Session.open(store, "demo", **SMALL)
         assert (await again.fit()).facts == before
         assert shown(await full_engine(again)) == list(before)
@@ -176,8 +188,8 @@ async def test_requests_in_every_dialect_are_legal_and_hold_the_rules(stores: Ca
 
 @pytest.mark.long
 @run
-async def test_only_what_the_view_needs_is_in_memory(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_only_what_the_view_needs_is_in_memory(lasting_stores: Callable[[], Any]) -> None:
+    async with lasting_stores() as store:
         session = await Session.open(store, "demo", **SMALL)
         limit = events_in_memory(session._writer.settings.model)
         for i in range(250):
@@ -253,8 +265,10 @@ async def test_an_undone_compaction_shows_its_messages_again(stores: Callable[[]
 
 
 @run
-async def test_a_window_that_the_caller_sets_is_recorded_with_the_model(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_a_window_that_the_caller_sets_is_recorded_with_the_model(
+    lasting_stores: Callable[[], Any],
+) -> None:
+    async with lasting_stores() as store:
         for window, policy in ((6_000, "economy"), (9_000, "economy"), (None, "recent"), (9_000, "off")):
             await Session.open(store, "demo", **{**SMALL, "window": window}, policy=policy)
         facts = [event.fact for event in await store.read("demo")]
@@ -383,8 +397,8 @@ async def test_rewind_shows_an_earlier_state_and_keeps_the_log(stores: Callable[
 
 
 @run
-async def test_a_fork_is_independent_and_records_its_origin(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_a_fork_is_independent_and_records_its_origin(lasting_stores: Callable[[], Any]) -> None:
+    async with lasting_stores() as store:
         session = await Session.open(store, "demo", **SMALL)
         await run_turns(session, 3)
         at = session.last
@@ -416,8 +430,8 @@ async def test_a_fork_into_an_id_that_is_in_use_is_refused_as_elsewhere(stores: 
 
 
 @run
-async def test_a_deleted_session_has_no_text_but_a_gapless_log(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_a_deleted_session_has_no_text_but_a_gapless_log(lasting_stores: Callable[[], Any]) -> None:
+    async with lasting_stores() as store:
         session = await Session.open(store, "demo", **SMALL)
         await run_turns(session, 3)
         count = len(await session.events())
@@ -428,8 +442,8 @@ async def test_a_deleted_session_has_no_text_but_a_gapless_log(stores: Callable[
 
 
 @run
-async def test_nothing_is_appended_to_an_erased_session(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_nothing_is_appended_to_an_erased_session(lasting_stores: Callable[[], Any]) -> None:
+    async with lasting_stores() as store:
         session = await Session.open(store, "demo", **SMALL)
         await run_turns(session, 1)
         other = await Session.open(store, "demo", **SMALL)
@@ -446,8 +460,10 @@ async def test_nothing_is_appended_to_an_erased_session(stores: Callable[[], Any
 
 
 @run
-async def test_a_session_continues_from_another_with_its_rules_and_summary(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_a_session_continues_from_another_with_its_rules_and_summary(
+    lasting_stores: Callable[[], Any],
+) -> None:
+    async with lasting_stores() as store:
         old = await Session.open(store, "old", **SMALL)
         await old.pin("Answer in French")
         await run_turns(old, 3)
@@ -472,8 +488,8 @@ async def test_a_session_without_summary_passes_on_its_user_requests(stores: Cal
 
 
 @run
-async def test_two_sessions_on_one_log_both_store_their_messages(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_two_sessions_on_one_log_both_store_their_messages(lasting_stores: Callable[[], Any]) -> None:
+    async with lasting_stores() as store:
         one = await Session.open(store, "demo", **SMALL)
         two = await Session.open(store, "demo", **SMALL)
 
@@ -489,7 +505,7 @@ async def test_two_sessions_on_one_log_both_store_their_messages(stores: Callabl
 
 
 @run
-async def test_a_failed_append_leaves_no_trace_in_memory(stores: Callable[[], Any]) -> None:
+async def test_a_failed_append_leaves_no_trace_in_memory(lasting_stores: Callable[[], Any]) -> None:
     class Failing:
         def __init__(self, store: Store) -> None:
             self.store, self.fail = store, False
@@ -502,7 +518,7 @@ async def test_a_failed_append_leaves_no_trace_in_memory(stores: Callable[[], An
                 raise OSError("disk full")
             await self.store.append(session, events)
 
-    async with stores() as inner:
+    async with lasting_stores() as inner:
         store = Failing(inner)
         session = await Session.open(store, "demo", **SMALL)
         await session.append(UserSaid(content="first"))
@@ -516,9 +532,9 @@ async def test_a_failed_append_leaves_no_trace_in_memory(stores: Callable[[], An
 
 @run
 async def test_a_cancelled_append_is_stored_whole_or_not_at_all(
-    stores: Callable[[], Any],
+    lasting_stores: Callable[[], Any],
 ) -> None:
-    async with stores() as store:
+    async with lasting_stores() as store:
         session = await Session.open(store, "demo", **SMALL)
         for i in range(20):
             task = asyncio.create_task(session.append(UserSaid(content=f"maybe {i}")))
@@ -532,8 +548,8 @@ async def test_a_cancelled_append_is_stored_whole_or_not_at_all(
 
 
 @run
-async def test_usage_is_added_up_and_survives_reopening(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_usage_is_added_up_and_survives_reopening(lasting_stores: Callable[[], Any]) -> None:
+    async with lasting_stores() as store:
         session = await Session.open(store, "demo", **SMALL)
         await run_turns(session, 40)
         for _ in range(3):
@@ -542,7 +558,7 @@ async def test_usage_is_added_up_and_survives_reopening(stores: Callable[[], Any
             await session.observe({"prompt_tokens": 900, "completion_tokens": 50})
         used = await session.usage()
         assert (used.calls, used.unknown_calls, used.input, used.output) == (83, 80, 2_700, 150)
-    async with stores() as store:
+    async with lasting_stores() as store:
         assert await (await Session.open(store, "demo", **SMALL)).usage() == used
 
 
@@ -585,9 +601,9 @@ async def test_a_snapshot_is_never_sent_and_survives_every_reduction(stores: Cal
 
 @run
 async def test_a_change_of_model_is_recorded_and_reduces_before_the_next_call(
-    stores: Callable[[], Any],
+    lasting_stores: Callable[[], Any],
 ) -> None:
-    async with stores() as store:
+    async with lasting_stores() as store:
         session = await Session.open(store, "demo", model=MODEL, window=100_000, tokenizer="estimate")
         await run_turns(session, 20)
         large = await session.fit()
@@ -599,8 +615,10 @@ async def test_a_change_of_model_is_recorded_and_reduces_before_the_next_call(
 
 
 @run
-async def test_sessions_are_listed_with_their_newest_activity_first(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_sessions_are_listed_with_their_newest_activity_first(
+    lasting_stores: Callable[[], Any],
+) -> None:
+    async with lasting_stores() as store:
         clock = iter(range(1_000, 2_000))
         for name in ("a", "b"):
             await Session.open(store, name, **SMALL, clock=lambda: float(next(clock)))
@@ -650,8 +668,8 @@ async def test_a_prefix_break_names_the_rewind_or_the_undo_that_caused_it(stores
 
 
 @run
-async def test_a_prefix_break_names_the_event_of_another_process(stores: Callable[[], Any]) -> None:
-    async with stores() as store:
+async def test_a_prefix_break_names_the_event_of_another_process(lasting_stores: Callable[[], Any]) -> None:
+    async with lasting_stores() as store:
         session = await Session.open(store, "demo", **SMALL)
         await session.append(UserSaid(content="a"), ModelSaid(content="b"), UserSaid(content="c"))
         await session.fit()

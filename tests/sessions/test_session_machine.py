@@ -54,7 +54,7 @@ from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from foveal.stores.memory import MemoryStore
 from foveal.stores.sqlite.threads import CallQueue, WorkerThreads
-from support.effort import examples
+from support.effort import examples, rest_in_soak
 
 T = TypeVar("T")
 SMALL: Final[dict[str, Any]] = {
@@ -684,7 +684,9 @@ def test_an_append_that_loses_every_conflict_raises() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "act_on",
-    [lambda session: session.undo(session.last), lambda session: session.rewind(1), Session.fit],
+    rest_in_soak(
+        [lambda session: session.undo(session.last), lambda session: session.rewind(1), Session.fit], kept=2
+    ),
     ids=["undo", "rewind", "fit"],
 )
 def test_a_fit_that_loses_every_conflict_raises(act_on: Any) -> None:

@@ -49,7 +49,10 @@ class TestSqliteStore(Contract):
     make: ClassVar[StoreFactory] = staticmethod(make_full)
 
 
+@pytest.mark.soak
 class TestSqliteStoreOfNormalDurability(Contract):
+    """The same statements with another synchronisation; `TestSqliteMachine` and most tests of sessions use it."""
+
     make: ClassVar[StoreFactory] = staticmethod(make_normal)
 
 

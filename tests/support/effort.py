@@ -31,12 +31,12 @@ QUICK_STRIDE: Final = 3
 """Of the cases that `make test` takes of a table, `make test-quick` takes one of this many."""
 
 
-def examples(count: int) -> settings:
+def examples(count: int, *, share: float = TEST_SHARE) -> settings:
     """The number of examples of a property whose examples take long; `make test` tries a part of them."""
     if os.environ.get("FOVEAL_SOAK"):
         return settings(max_examples=count)
     quick = os.environ.get("FOVEAL_QUICK")
-    share, least = (QUICK_SHARE, MIN_QUICK_EXAMPLES) if quick else (TEST_SHARE, MIN_EXAMPLES)
+    share, least = (min(share, QUICK_SHARE), MIN_QUICK_EXAMPLES) if quick else (share, MIN_EXAMPLES)
     return settings(max_examples=max(min(count, least), round(count * share)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,7 +55,7 @@ from foveal.transcripts import (
     write_messages,
 )
 from foveal.transcripts.transcript import shift_seqs
-from support.effort import examples
+from support.effort import examples, rest_in_soak
 from support.legality import check_chat
 from support.paths import RECORDED, TRANSCRIPTS
 
@@ -341,14 +342,22 @@ def test_every_recorded_trajectory_is_read_and_written_back() -> None:
 @pytest.mark.skipif(
     not RECORDED_DATA.is_dir(), reason="the recorded conversations are not beside this checkout"
 )
-@pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses", "anthropic", "gemini"])
-def test_recorded_trajectories_survive_export_and_import(dialect: Any) -> None:
-    for name in ("pi", "claude_code", "roo", "taubench"):
-        for transcript in read(RECORDED_DATA / f"{name}.jsonl.gz"):
-            messages = write_messages(facts(transcript), dialect)
-            again = single(json.dumps(messages).encode(), "openai")
-            assert again.unknown == 0
-            assert write_messages(facts(again), dialect) == messages
+@pytest.mark.parametrize(
+    ("name", "dialect"),
+    rest_in_soak(
+        product(
+            ["pi", "claude_code", "roo", "taubench"],
+            ["openai_chat", "openai_responses", "anthropic", "gemini"],
+        ),
+        every=5,
+    ),
+)
+def test_recorded_trajectories_survive_export_and_import(name: str, dialect: Any) -> None:
+    for transcript in read(RECORDED_DATA / f"{name}.jsonl.gz"):
+        messages = write_messages(facts(transcript), dialect)
+        again = single(json.dumps(messages).encode(), "openai")
+        assert again.unknown == 0
+        assert write_messages(facts(again), dialect) == messages
 
 
 # ── Codex ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -819,9 +828,13 @@ HOSTILE_LINES: Final = {
 }
 
 
-@pytest.mark.parametrize("format", list(FORMATS))
-@pytest.mark.parametrize("name", list(HOSTILE_LINES))
-def test_a_hostile_line_is_counted_and_becomes_a_note(format: str, name: str) -> None:
+SMALL_LINES = [name for name in HOSTILE_LINES if name != "20 MB"]
+
+
+@pytest.mark.parametrize(
+    ("name", "format"), [*product(SMALL_LINES, FORMATS), *rest_in_soak(product(["20 MB"], FORMATS))]
+)
+def test_a_hostile_line_is_counted_and_becomes_a_note(name: str, format: str) -> None:
     line = HOSTILE_LINES[name]
     calm = sum(one.unknown for one in transcripts_of(VALID_FILES[format], format))
     found = transcripts_of(VALID_FILES[format] + line + b"\n", format)
@@ -886,7 +899,7 @@ def replace_at(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("format", list(FORMATS))
-@settings(examples(60), phases=(Phase.explicit, Phase.generate))
+@settings(examples(60, share=0.1), phases=(Phase.explicit, Phase.generate))
 @given(choice=st.data())
 def test_values_of_wrong_types_never_stop_the_reader(format: str, choice: st.DataObject) -> None:
     """Replaces some values of a valid file; the file is read, written back, and its view rendered."""

@@ -56,7 +56,7 @@ from foveal.core.view.fold import fold
 from foveal.core.view.steps import Step, hidden_ranges
 from foveal.core.view.view import View
 from foveal.errors import UnknownHandle
-from support.effort import examples
+from support.effort import examples, some_cases
 from support.histories import (
     CHECKS,
     DIALECTS,
@@ -946,7 +946,7 @@ def test_recent_summary_keeps_the_last_ten_messages_verbatim() -> None:
 
 @pytest.mark.long
 def test_at_most_max_summaries_are_shown_side_by_side() -> None:
-    for most in (1, 2, 3):
+    for most in some_cases((1, 2, 3), every=2):
         ctx = context(6_000, {"preset": "recent-summary", "max_summaries": most}, summarise=write)
         messages: list[Json] = []
         counts = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import Any, Final
 
 import pytest
@@ -15,6 +16,7 @@ from foveal.core.wire.bound_thinking import ThinkingCheck
 from foveal.core.wire.legality import request_faults
 from foveal.core.wire.native_compaction import COMPACTION_BETA, COMPACTION_TRIGGER
 from foveal.errors import SummariserFailed
+from support.effort import rest_in_soak
 
 Json = dict[str, Any]
 LONG: Final = "\n".join(f"line {number}: value {number * 7919 % 1000}" for number in range(120))
@@ -97,8 +99,9 @@ def is_native(message: Json) -> bool:
     return native(message).get("type") == "compaction"
 
 
-@pytest.mark.parametrize("policy", PRESETS)
-@pytest.mark.parametrize("dialect", ["anthropic", "openai_responses"])
+@pytest.mark.parametrize(
+    ("dialect", "policy"), rest_in_soak(product(["anthropic", "openai_responses"], PRESETS), every=2)
+)
 def test_requests_begin_with_what_the_provider_wrote(dialect: str, policy: str) -> None:
     provider, history = Provider(), turns(dialect, 40)
     ctx = context(provider, dialect, policy)

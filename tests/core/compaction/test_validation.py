@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from foveal.core.compaction.validation import (
 from foveal.core.log import Call, Event, ModelSaid, Text, ToolReturned, UserSaid
 from foveal.core.tokens.counter import Counter, counter
 from foveal.core.wire import wire_for
-from support.effort import bounded
+from support.effort import bounded, rest_in_soak
 from support.paths import RECORDED
 
 COUNT = counter("estimate")
@@ -354,8 +355,7 @@ def faults_of(draft: str, *said: str) -> list[str]:
     return faults(summary_of(draft), rules(events, sections=("Goal",)))
 
 
-@pytest.mark.parametrize("own", SAID)
-@pytest.mark.parametrize("other", SAID)
+@pytest.mark.parametrize(("own", "other"), rest_in_soak(product(SAID, SAID), every=7))
 def test_a_draft_in_a_script_that_the_user_does_not_write_is_refused(own: str, other: str) -> None:
     found = faults_of(SAID[other], SAID[own])
     if own == other:

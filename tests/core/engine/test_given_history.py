@@ -196,7 +196,7 @@ def test_a_sliding_window_of_the_caller_does_not_record_messages_again() -> None
 
 def test_a_replaced_message_is_noticed_wherever_it_is_hidden() -> None:
     ctx = Context("gpt-4.1", window=2_000, reserve=100)
-    messages = [SYSTEM, *(message for number in range(500) for message in turn(number))]
+    messages = [SYSTEM, *(message for number in range(200) for message in turn(number))]
     ctx.fit(messages)
     messages.append({"role": "user", "content": "and now?"})
     ctx.fit(messages)

@@ -311,8 +311,7 @@ def _hidden_steps(log: Iterable[Event]) -> list[str]:
             ("handoff", 6_000),
             *((name, 6_000) for name in ("rolling", "recent", "confirm")),
             ("economy", 10_000),
-        ],
-        kept=2,
+        ]
     ),
 )
 def test_no_request_exceeds_the_limit_after_many_expansions(policy: Any, window: int) -> None:

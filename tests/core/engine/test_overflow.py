@@ -201,7 +201,7 @@ ALWAYS: Final[dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("preset", "wording"), rest_in_soak(product(PRESETS, sorted(ALWAYS)), every=2))
+@pytest.mark.parametrize(("preset", "wording"), rest_in_soak(product(PRESETS, sorted(ALWAYS)), every=4))
 def test_after_five_refused_requests_an_error_is_raised(preset: str, wording: str) -> None:
     ctx, messages = roomy(20_000, preset), conversation(30)
     sent: list[Sent] = []
@@ -555,7 +555,7 @@ def test_after_two_silently_cut_prompts_the_next_request_is_smaller() -> None:
     assert context(40_000, "handoff", reserve=500, log=ctx.log).report().window == 4_096
 
 
-@pytest.mark.parametrize("reported", [1, 10, 500, 512, 1_000, 2_048, 4_096, 10_000])
+@pytest.mark.parametrize("reported", rest_in_soak([1, 10, 500, 512, 1_000, 2_048, 4_096, 10_000], every=3))
 @pytest.mark.parametrize("start", [2, 60])
 def test_a_usage_that_never_changes_is_no_cut(reported: int, start: int) -> None:
     ctx, messages = roomy(40_000, "handoff"), conversation(80)
@@ -719,6 +719,9 @@ def refused(provider: StandIn) -> list[Any]:
     return [request for request in provider.requests if request.faults]
 
 
+CALLS: Final = 40
+
+
 def check_requests(provider: StandIn, ctx: Context, *, calls: int) -> None:
     assert len(provider.requests) - len(refused(provider)) == calls
     wrong = [
@@ -738,7 +741,7 @@ def test_an_openai_client_continues_after_a_refusal(provider: StandIn) -> None:
     messages: list[Any] = [user("Find the number.")]
     done = 0
     with openai.OpenAI(base_url=provider.openai, api_key="none", max_retries=0) as client:
-        while done < 40:
+        while done < CALLS:
             try:
                 reply = client.chat.completions.create(
                     model="gpt-4.1", messages=ctx.fit(messages), max_tokens=min(300, ctx.max_tokens)
@@ -753,7 +756,7 @@ def test_an_openai_client_continues_after_a_refusal(provider: StandIn) -> None:
             messages.append(message)
             for call in message.tool_calls or []:
                 messages.append(result_message(call.id, results(done)))
-    check_requests(provider, ctx, calls=40)
+    check_requests(provider, ctx, calls=CALLS)
 
 
 def test_an_anthropic_client_continues_after_a_refusal(provider: StandIn) -> None:
@@ -763,7 +766,7 @@ def test_an_anthropic_client_continues_after_a_refusal(provider: StandIn) -> Non
     messages: list[Any] = [user("Find the number.")]
     done = 0
     with anthropic.Anthropic(base_url=provider.anthropic, api_key="none", max_retries=0) as client:
-        while done < 40:
+        while done < CALLS:
             try:
                 reply = client.messages.create(
                     model="claude-sonnet-4-6",
@@ -783,7 +786,7 @@ def test_an_anthropic_client_continues_after_a_refusal(provider: StandIn) -> Non
                 if block.type == "tool_use"
             ]
             messages.append({"role": "user", "content": blocks})
-    check_requests(provider, ctx, calls=40)
+    check_requests(provider, ctx, calls=CALLS)
 
 
 # ── Instructions ─────────────────────────────────────────────────────────────────────────────────────────

@@ -241,8 +241,8 @@ def test_the_record_survives_a_summary_of_it(policy: str) -> None:
     ctx.fit(history)
     ctx.overflowed(REFUSAL)
     (record,) = _records(ctx)
-    for number in range(30, 400, 4):
-        history += [message for each in range(number, number + 4) for message in _turn(each)]
+    for number in range(30, 400, 16):
+        history += [message for each in range(number, number + 16) for message in _turn(each)]
         sent = ctx.fit(history)
         if all(summary.handle != record.handle for summary in ctx.report().summaries):
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from contextlib import suppress
 from typing import Any
 
@@ -94,13 +95,15 @@ def test_a_yes_reduces_below_the_question(name: str) -> None:
 
 @pytest.mark.parametrize("name", REDUCING)
 def test_a_yes_drops_nothing_for_a_threshold_that_the_latest_message_exceeds_alone(name: str) -> None:
-    for words in range(3_000, 9_000, 40):
+    def asked(words: int) -> Context:
         ctx = context(6_000, confirming(name), reserve=100)
         ctx.append(user("The task: never touch production."))
         ctx.append(*({"role": "assistant", "content": f"answer {number}"} for number in range(4)))
         ctx.append(user("word " * words))
-        if ctx.report().question:
-            break
+        return ctx
+
+    sizes = range(3_000, 9_000, 40)
+    ctx = asked(sizes[bisect_left(sizes, True, key=lambda words: asked(words).report().question != "")])
     assert ctx.report().state == "act"
     with suppress(NotCompacted):
         ctx.agree()

@@ -43,7 +43,7 @@ from foveal.core.view.line_index import indexed_lines
 from foveal.core.view.view import View
 from foveal.core.wire.request_text import RequestReader
 from foveal.replay.cache_cost import DEFAULT_PRICES, PromptCache
-from support.effort import examples, some_cases
+from support.effort import examples, rest_in_soak, some_cases
 from support.histories import (
     ESTIMATE,
     Json,
@@ -60,14 +60,7 @@ from support.histories import (
     wire_bytes,
 )
 from support.report_checks import figures
-
-
-def code_lines(name: str, lines: int = 40) -> str:
-    return "\n".join(f"    {name}_{nr} = compute_the_{name}({nr}, again={nr * 7})" for nr in range(lines))
-
-
-def tool_step(nr: int, command: str, result: str) -> list[Json]:
-    return [call_message(f"c{nr}", command=command), result_message(f"c{nr}", result)]
+from support.rereading import code_lines, rereading_history, tool_step
 
 
 def file_read_twice(between: int = 0) -> list[Json]:
@@ -181,30 +174,6 @@ def references_in(view: View) -> list[tuple[str, set[str]]]:
     return found
 
 
-def rereading_history(seed: int, steps: int) -> list[Json]:
-    """Return the history of an agent that reads a few files again and again, and changes them in between."""
-    dice = Random(seed)
-    files = {name: code_lines(name, dice.randint(5, 60)).split("\n") for name in ("alpha", "beta", "gamma")}
-    history = [user("Mend all of them, please.")]
-    for nr in range(steps):
-        name = dice.choice(sorted(files))
-        lines = files[name]
-        if dice.random() < 0.3:
-            lines[dice.randrange(len(lines))] = f"    changed_{nr} = {dice.random()}"
-            history += [
-                call_message(f"c{nr}", path=f"{name}.py", text="\n".join(lines)),
-                result_message(f"c{nr}", "ok"),
-            ]
-        elif dice.random() < 0.3:
-            history += tool_step(
-                nr, f"make {nr}", "\n".join(f"step {k} of {nr} took {k * nr} ms" for k in range(30))
-            )
-        else:
-            low = dice.randrange(len(lines))
-            history += tool_step(nr, f"sed -n {low},999p {name}.py", "\n".join(lines[low:]))
-    return history
-
-
 @given(seed=st.integers(0, 10_000), window=st.sampled_from([3_000, 6_000, 12_000, 40_000]))
 @examples(15)
 def test_every_reference_points_to_lines_that_are_shown(seed: int, window: int) -> None:
@@ -222,7 +191,7 @@ def test_every_reference_points_to_lines_that_are_shown(seed: int, window: int) 
 @pytest.mark.parametrize("other", ["rolling", "recent", "handoff", "recent-summary"])
 @pytest.mark.parametrize("window", [6_000, 9_000])
 def test_no_reference_dangles_after_a_change_of_policy(other: str, window: int) -> None:
-    for seed in some_cases(range(12), every=3):
+    for seed in some_cases(range(12), every=6):
         ctx = context(40_000, {"preset": "economy", "keep_last": 1})
         history = rereading_history(seed, 40)
         ctx.fit(history)
@@ -325,7 +294,7 @@ def test_a_cut_hides_results_and_leaves_every_call_as_it_was() -> None:
 
 
 def test_when_hiding_results_is_not_enough_the_oldest_steps_go_down_to_the_target() -> None:
-    ctx, history = context(8_000), agent_history(1, 160)
+    ctx, history = context(8_000), agent_history(1, 110)
     deep = 0
     for request in grown(history):
         known = len(ctx.log)
@@ -342,7 +311,7 @@ def test_when_hiding_results_is_not_enough_the_oldest_steps_go_down_to_the_targe
 
 
 def test_all_that_a_cut_hides_comes_back_with_one_undo() -> None:
-    ctx, history = context(8_000), agent_history(1, 160)
+    ctx, history = context(8_000), agent_history(1, 110)
     for request in grown(history):
         known = len(ctx.log)
         ctx.fit(request)
@@ -377,7 +346,7 @@ def test_a_cut_is_made_one_unit_above_the_threshold_and_not_at_it() -> None:
 @examples(10)
 def test_the_newest_result_and_the_latest_message_are_whole_while_they_fit(seed: int, window: int) -> None:
     ctx = context(window)
-    for request in grown(agent_history(seed, 60)):
+    for request in grown(agent_history(seed, 40)):
         sent = ctx.fit(request)
         assert sent[-len(request[1:][-2:]) :] == request[1:][-2:] or len(request) == 1
         assert sent[0] == request[0]
@@ -399,7 +368,7 @@ def test_results_larger_than_the_room_are_clipped_and_not_dropped(calls: int) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("window", [8_000, 16_000, 32_000])
+@pytest.mark.parametrize("window", rest_in_soak([8_000, 16_000, 32_000]))
 def test_one_cut_makes_room_for_the_next_result_whatever_its_size(window: int) -> None:
     dice = Random(window)
     ctx, history = context(window), [user("Find out why the build fails, and mend it.")]
@@ -424,7 +393,7 @@ def test_one_cut_makes_room_for_the_next_result_whatever_its_size(window: int) -
 def test_no_request_is_larger_than_the_limit(seed: int, window: int) -> None:
     for changes in ({}, {"mode": "confirm"}, {"mode": "off"}, {"compact": False}):
         ctx = context(window, {"preset": "economy", **changes})
-        for request in grown(agent_history(seed, 30)):
+        for request in grown(agent_history(seed, 20)):
             sent = ctx.fit(request)
             report = figures(ctx)
             assert recount(sent) <= report.used <= report.limit
@@ -601,7 +570,7 @@ def test_an_old_chat_without_results_is_summarised_by_the_model() -> None:
     assert {cut.reason for cut in cuts(ctx)} <= {"price", "tokens"}
 
 
-@pytest.mark.parametrize("window", [4_000, 8_000, 16_000])
+@pytest.mark.parametrize("window", rest_in_soak([4_000, 8_000, 16_000]))
 def test_every_request_fits_and_contains_the_task(window: int) -> None:
     ctx = context(window)
     for request in grown(rereading_history(5, 90)):
@@ -634,7 +603,7 @@ def chars_of(history: list[Json]) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize("window", [8_000, 1_000_000])
 def test_a_first_fit_counts_every_text_once_and_what_it_sends_once_more(window: int) -> None:
-    for steps in (300, 600):
+    for steps in (100, 200):
         counter = CountingCounter()
         history = agent_history(1, steps)
         sent = context(window, tokenizer=counter).fit(history)

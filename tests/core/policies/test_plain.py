@@ -10,6 +10,7 @@ import foveal
 from foveal import BadSetting, Context, testing
 from foveal.core.log.events import Clipped, Compacted, Dropped, Masked
 from foveal.core.policies.presets import PRESETS
+from support.effort import rest_in_soak
 
 Json = dict[str, Any]
 SYSTEM = {"role": "system", "content": "You are careful."}
@@ -113,7 +114,7 @@ def test_the_defaults_are_those_of_the_page() -> None:
     assert (plain.act_tokens, plain.keep_messages, plain.keep_task) == (100_000, 20, True)
 
 
-@pytest.mark.parametrize("mode", ["auto", "off"])
+@pytest.mark.parametrize("mode", rest_in_soak(["auto", "off"]))
 def test_plain_keeps_the_laws(mode: Any) -> None:
     policy = foveal.policy("plain", cut_at=2_000, keep_messages=4, mode=mode)
     assert testing.check_policy(policy, histories=4).reductions

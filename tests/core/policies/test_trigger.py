@@ -22,7 +22,7 @@ from foveal.core.models.budget import Budget, plan_budget, thresholds
 from foveal.core.policies import Moment
 from foveal.core.reduction.truncation import TOKENS_8K
 from foveal.core.tokens import Calibration
-from support.effort import examples
+from support.effort import examples, rest_in_soak
 from support.histories import (
     ESTIMATE,
     ManualClock,
@@ -49,9 +49,8 @@ def test_thresholds_are_ordered_for_every_room_and_share() -> None:
         assert high == max(1, hard), (hard, warn, act, window)
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("name", PRESETS)
-def test_reported_thresholds_are_ordered_for_every_window_and_preset(window: int, name: str) -> None:
+@pytest.mark.parametrize(("name", "window"), rest_in_soak(product(PRESETS, WINDOWS), every=5))
+def test_reported_thresholds_are_ordered_for_every_window_and_preset(name: str, window: int) -> None:
     report = context(window, name).report()
     assert report.warn <= report.act < report.limit
 

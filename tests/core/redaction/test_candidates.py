@@ -138,7 +138,7 @@ def test_re2_finds_the_same_secrets() -> None:
     assert search
     assert [case for case in CASES if outside(as_ascii(case), search)] == []
     filler = "a line of words without a secret\n" * 5_000
-    for case in CASES[::40]:
+    for case in CASES[::120]:
         text = f"{filler}{as_ascii(case)}\n{filler}"
         assert find_secrets(text) == find_secrets(text[: len(text) - len(filler)])
 

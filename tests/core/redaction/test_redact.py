@@ -540,7 +540,7 @@ def _emptied(value: Any) -> Any:
     return type(value)(map(_emptied, value)) if isinstance(value, list | tuple) else ""
 
 
-HOSTILE_CHARS = 200_000
+HOSTILE_CHARS = 100_000
 HOSTILE = (
     "sk-", "-eyJ", "eyJaaaaaaaa.", "://a:", "://a:b", ":", "=", "api_key: ", "token:a", "a_", "--a-",
     ".aaaaaa", "A",

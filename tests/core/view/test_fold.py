@@ -41,7 +41,7 @@ from foveal.core.view.dropped import DroppedMessages
 from foveal.core.view.fold import effective_rewinds, fold, reductions_for_fork
 from foveal.core.view.steps import NO_RESULT, ShownMessage
 from foveal.core.view.view import View
-from support.effort import seconds
+from support.effort import rest_in_soak, seconds
 from support.histories import ESTIMATE, describe_view
 
 
@@ -229,7 +229,7 @@ def test_a_rewind_into_a_rewound_range_shows_the_view_of_that_time() -> None:
     assert [event.seq for event in effective_events(log(*facts))] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("preset", ["economy", "rolling", "recent", "recent-summary"])
+@pytest.mark.parametrize("preset", rest_in_soak(["economy", "rolling", "recent", "recent-summary"], every=2))
 def test_a_fork_shows_what_a_rewind_that_keeps_reductions_shows(preset: Any) -> None:
     ctx = Context("gpt-4.1", window=6_000, reserve=500, policy=preset, tokenizer="estimate")
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Begin."}]
@@ -364,7 +364,7 @@ def test_folding_takes_time_in_proportion_to_the_log() -> None:
         events = log(*(UserSaid(content="x") if n % 2 else ModelSaid(content="y") for n in range(count)))
         return seconds(lambda: fold(events, MessageTokens(ESTIMATE)))
 
-    assert taken(80_000) < 32 * taken(10_000)  # in proportion it is 8, quadratic it would be 64
+    assert taken(24_000) < 32 * taken(3_000)  # in proportion it is 8, quadratic it would be 64
 
 
 @pytest.mark.parametrize("part", [5, -1])

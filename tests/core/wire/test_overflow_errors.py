@@ -731,7 +731,7 @@ HUGE = {
     "a wide dict": lambda: {f"key {number}": "prompt " * 20 for number in range(100_000)},
     "a long string": lambda: "input exceeds the context " * 1_000_000,
     "many long strings": lambda: [f"{number} error: prompt (1 tokens) " * 900 for number in range(300)],
-    "a deep tree": lambda: tree(6, 9),
+    "a deep tree": lambda: tree(5, 9),
     "deep JSON": lambda: '{"error":' * 100_000,
     "many brackets": lambda: "[{" * 10_000,
     "many digits": lambda: "maximum context length is " + "9" * 100_000,

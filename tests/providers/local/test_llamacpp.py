@@ -29,6 +29,7 @@ from foveal.providers.local import download
 from foveal.providers.openai_chat import OpenAIChat
 from foveal.providers.openai_responses import OpenAIResponses
 from foveal.stores import MemoryStore
+from support.effort import rest_in_soak
 
 CONTEXT: Final = 512
 SMOLLM: Final = download.Weights(
@@ -117,7 +118,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(work)
 
 
-@every_dialect
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS, every=2))
 def test_a_second_turn_reads_the_first_from_the_cache(server: str, dialect: Dialect) -> None:
     async def work() -> None:
         provider = make_provider(dialect, server)

@@ -68,8 +68,8 @@ def pause(leases: SessionLeases) -> None:
 
 
 @run
-async def test_a_lease_has_one_holder_and_epochs_rise(postgres_url: str) -> None:
-    async with cluster(postgres_url) as (one, other):
+async def test_a_lease_has_one_holder_and_epochs_rise(store_url: str) -> None:
+    async with cluster(store_url) as (one, other):
         epochs = []
         for member in (one, other, one):
             async with member.leases.lock("t", "s"):
@@ -85,8 +85,8 @@ async def test_a_lease_has_one_holder_and_epochs_rise(postgres_url: str) -> None
 
 
 @run
-async def test_tasks_of_one_process_and_of_others_hold_a_lease_one_after_the_other(postgres_url: str) -> None:
-    async with cluster(postgres_url, 3, times=LONG) as members:
+async def test_tasks_of_one_process_and_of_others_hold_a_lease_one_after_the_other(store_url: str) -> None:
+    async with cluster(store_url, 3, times=LONG) as members:
         inside = most = 0
 
         async def critical_section(member: Member) -> None:
@@ -102,16 +102,16 @@ async def test_tasks_of_one_process_and_of_others_hold_a_lease_one_after_the_oth
 
 
 @run
-async def test_a_held_lease_is_renewed_and_outlasts_its_time(postgres_url: str) -> None:
-    async with cluster(postgres_url) as (one, other), one.leases.lock("t", "s"):
+async def test_a_held_lease_is_renewed_and_outlasts_its_time(store_url: str) -> None:
+    async with cluster(store_url) as (one, other), one.leases.lock("t", "s"):
         await asyncio.sleep(SHORT.lease * 2)
         assert await other.leases.try_lock("t", "s") is None
         await one.fenced("s", lambda connection: connection.execute("SELECT 1"))
 
 
 @run
-async def test_a_paused_holder_is_taken_over_and_cannot_write(postgres_url: str) -> None:
-    async with cluster(postgres_url, times=SHORT._replace(poll=NEVER_S)) as (paused, other):
+async def test_a_paused_holder_is_taken_over_and_cannot_write(store_url: str) -> None:
+    async with cluster(store_url, times=SHORT._replace(poll=NEVER_S)) as (paused, other):
 
         async def write_late() -> None:
             async with paused.leases.lock("t", "s"):
@@ -126,8 +126,8 @@ async def test_a_paused_holder_is_taken_over_and_cannot_write(postgres_url: str)
 
 
 @run
-async def test_the_block_is_cancelled_when_its_lease_is_lost(postgres_url: str) -> None:
-    async with cluster(postgres_url) as (one, _):
+async def test_the_block_is_cancelled_when_its_lease_is_lost(store_url: str) -> None:
+    async with cluster(store_url) as (one, _):
 
         async def lose() -> None:
             async with one.leases.lock("t", "s"):
@@ -142,8 +142,8 @@ async def test_the_block_is_cancelled_when_its_lease_is_lost(postgres_url: str) 
 
 
 @run
-async def test_a_block_that_ends_just_as_its_lease_is_lost_is_not_cancelled(postgres_url: str) -> None:
-    async with cluster(postgres_url) as (one, _):
+async def test_a_block_that_ends_just_as_its_lease_is_lost_is_not_cancelled(store_url: str) -> None:
+    async with cluster(store_url) as (one, _):
 
         async def end(problem: Exception | None) -> None:
             async with one.leases.lock("t", "s"):
@@ -159,9 +159,9 @@ async def test_a_block_that_ends_just_as_its_lease_is_lost_is_not_cancelled(post
 
 
 @run
-async def test_a_blocked_event_loop_keeps_a_lease_that_was_not_taken_over(postgres_url: str) -> None:
+async def test_a_blocked_event_loop_keeps_a_lease_that_was_not_taken_over(store_url: str) -> None:
     times = LeaseTimes(lease=0.4, renew=0.1, give_up=0.3, poll=0.3)
-    async with cluster(postgres_url, times=times) as (one, _), one.leases.lock("t", "s"):
+    async with cluster(store_url, times=times) as (one, _), one.leases.lock("t", "s"):
         for _ in range(2):
             time.sleep(times.lease * 1.2)
             await asyncio.sleep(times.renew)
@@ -169,8 +169,8 @@ async def test_a_blocked_event_loop_keeps_a_lease_that_was_not_taken_over(postgr
 
 
 @run
-async def test_an_outside_cancellation_stays_one(postgres_url: str) -> None:
-    async with cluster(postgres_url, times=LONG) as (one, other):
+async def test_an_outside_cancellation_stays_one(store_url: str) -> None:
+    async with cluster(store_url, times=LONG) as (one, other):
         entered = asyncio.Event()
 
         async def hold() -> None:
@@ -188,8 +188,8 @@ async def test_an_outside_cancellation_stays_one(postgres_url: str) -> None:
 
 
 @run
-async def test_a_cancelled_wait_leaves_no_lease_behind(postgres_url: str) -> None:
-    async with cluster(postgres_url, times=LONG) as (one, other):
+async def test_a_cancelled_wait_leaves_no_lease_behind(store_url: str) -> None:
+    async with cluster(store_url, times=LONG) as (one, other):
         for delay in (0.0, 0.0005, 0.001, 0.002, 0.004):
 
             async def hold() -> None:
@@ -206,8 +206,8 @@ async def test_a_cancelled_wait_leaves_no_lease_behind(postgres_url: str) -> Non
 
 
 @run
-async def test_several_hundred_leases_are_renewed_in_one_statement(postgres_url: str) -> None:
-    async with cluster(postgres_url) as (one, other), AsyncExitStack() as stack:
+async def test_several_hundred_leases_are_renewed_in_one_statement(store_url: str) -> None:
+    async with cluster(store_url) as (one, other), AsyncExitStack() as stack:
         held = [await one.leases.try_lock("t", f"s{n}") for n in range(300)]
         for lease in held:
             assert lease is not None
@@ -276,9 +276,9 @@ async def all_epochs_are_old(member: Member) -> None:
 
 
 @run
-async def test_only_leases_that_were_not_used_for_long_are_removed(postgres_url: str) -> None:
+async def test_only_leases_that_were_not_used_for_long_are_removed(store_url: str) -> None:
     times = LONG._replace(idle=60.0)
-    async with cluster(postgres_url, times=times) as (one, other), one.leases.lock("t", "held"):
+    async with cluster(store_url, times=times) as (one, other), one.leases.lock("t", "held"):
         for name in ("recent", "released", "ended", "of an earlier version"):
             async with one.leases.lock("t", name):
                 pass
@@ -297,9 +297,9 @@ async def test_only_leases_that_were_not_used_for_long_are_removed(postgres_url:
 
 
 @run
-async def test_a_process_that_was_paused_until_its_row_was_removed_cannot_write(postgres_url: str) -> None:
+async def test_a_process_that_was_paused_until_its_row_was_removed_cannot_write(store_url: str) -> None:
     times = SHORT._replace(poll=NEVER_S, idle=0.0)
-    async with cluster(postgres_url, times=times) as (paused, other):
+    async with cluster(store_url, times=times) as (paused, other):
 
         async def write_late() -> None:
             async with paused.leases.lock("t", "s"):
@@ -319,8 +319,8 @@ async def test_a_process_that_was_paused_until_its_row_was_removed_cannot_write(
 
 
 @run
-async def test_a_row_with_an_epoch_that_could_return_is_not_removed(postgres_url: str) -> None:
-    async with cluster(postgres_url, times=LONG._replace(idle=0.0)) as (one, _):
+async def test_a_row_with_an_epoch_that_could_return_is_not_removed(store_url: str) -> None:
+    async with cluster(store_url, times=LONG._replace(idle=0.0)) as (one, _):
         async with one.leases.lock("t", "s"):
             pass
         await one.leases.close()
@@ -331,9 +331,9 @@ async def test_a_row_with_an_epoch_that_could_return_is_not_removed(postgres_url
 
 
 @run
-async def test_leases_are_free_while_their_rows_are_removed(postgres_url: str) -> None:
+async def test_leases_are_free_while_their_rows_are_removed(store_url: str) -> None:
     """Each process takes sessions that no other has, while all remove every row that is not held."""
-    async with cluster(postgres_url, 3, times=LONG._replace(idle=0.0)) as members:
+    async with cluster(store_url, 3, times=LONG._replace(idle=0.0)) as members:
         taking = True
 
         async def take(member: Member, name: str) -> None:
@@ -355,8 +355,8 @@ async def test_leases_are_free_while_their_rows_are_removed(postgres_url: str) -
 
 
 @run
-async def test_a_process_with_leases_removes_idle_ones_by_itself(postgres_url: str) -> None:
-    async with cluster(postgres_url, times=SHORT._replace(idle=0.2)) as (one, _):
+async def test_a_process_with_leases_removes_idle_ones_by_itself(store_url: str) -> None:
+    async with cluster(store_url, times=SHORT._replace(idle=0.2)) as (one, _):
         async with one.leases.lock("t", "idle"):
             pass
         async with one.leases.lock("t", "held"), asyncio.timeout(DEADLINE_S):
@@ -384,13 +384,13 @@ async def _take(member: Member) -> None:
 
 
 @run
-async def test_a_waiting_process_is_woken_by_the_release(postgres_url: str) -> None:
-    await _hand_over(postgres_url, 10 if SOAK else 4, poll_s=NEVER_S, listens=True)
+async def test_a_waiting_process_is_woken_by_the_release(store_url: str) -> None:
+    await _hand_over(store_url, 10 if SOAK else 4, poll_s=NEVER_S, listens=True)
 
 
 @run
-async def test_the_release_of_a_lease_that_nothing_waits_for_wakes_none(postgres_url: str) -> None:
-    async with cluster(postgres_url) as (one, other):
+async def test_the_release_of_a_lease_that_nothing_waits_for_wakes_none(store_url: str) -> None:
+    async with cluster(store_url) as (one, other):
         tried, locked = asyncio.Event(), asyncio.Event()
         other.wakeups.subscribe(lease_topic("t", "tried"), tried.set)
         other.wakeups.subscribe(lease_topic("t", "locked"), locked.set)
@@ -407,13 +407,13 @@ async def test_the_release_of_a_lease_that_nothing_waits_for_wakes_none(postgres
 
 
 @run
-async def test_without_notifications_a_waiting_process_polls(postgres_url: str) -> None:
-    await _hand_over(postgres_url, 2, poll_s=0.3, listens=False)
+async def test_without_notifications_a_waiting_process_polls(store_url: str) -> None:
+    await _hand_over(store_url, 2, poll_s=0.3, listens=False)
 
 
 @run
-async def test_a_wake_up_reaches_all_processes_and_only_subscribers_of_its_topic(postgres_url: str) -> None:
-    async with cluster(postgres_url, 3) as members:
+async def test_a_wake_up_reaches_all_processes_and_only_subscribers_of_its_topic(store_url: str) -> None:
+    async with cluster(store_url, 3) as members:
         woken: list[tuple[int, str]] = []
         ends = [
             member.wakeups.subscribe(topic, lambda n=n, topic=topic: woken.append((n, topic)))
@@ -434,8 +434,8 @@ async def test_a_wake_up_reaches_all_processes_and_only_subscribers_of_its_topic
 
 
 @run
-async def test_a_lost_connection_is_replaced_and_subscribers_are_called(postgres_url: str) -> None:
-    async with cluster(postgres_url) as (one, other):
+async def test_a_lost_connection_is_replaced_and_subscribers_are_called(store_url: str) -> None:
+    async with cluster(store_url) as (one, other):
         woken = asyncio.Event()
         one.wakeups.subscribe("inbox", woken.set)
         await asyncio.wait_for(woken.wait(), DEADLINE_S)  # it is called when its process begins to listen

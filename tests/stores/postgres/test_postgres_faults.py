@@ -49,8 +49,8 @@ async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
 
 
 @pytest.fixture
-def proxy(postgres_url: str) -> Iterator[CuttingProxy]:
-    with CuttingProxy(postgres_url) as proxy:
+def proxy(store_url: str) -> Iterator[CuttingProxy]:
+    with CuttingProxy(store_url) as proxy:
         yield proxy
 
 
@@ -75,10 +75,10 @@ def test_an_append_whose_commit_is_cut_is_stored_exactly_once(
 
 
 def test_an_append_whose_reply_is_lost_succeeds_even_if_another_writer_follows(
-    proxy: CuttingProxy, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    proxy: CuttingProxy, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        async with opened(proxy.url) as store, opened(postgres_url) as other:
+        async with opened(proxy.url) as store, opened(store_url) as other:
             await store.append("a", said(1))
             send = store._write
 
@@ -99,10 +99,10 @@ def test_an_append_whose_reply_is_lost_succeeds_even_if_another_writer_follows(
     run(work())
 
 
-def test_every_operation_survives_connections_that_an_administrator_ends(postgres_url: str) -> None:
+def test_every_operation_survives_connections_that_an_administrator_ends(store_url: str) -> None:
     async def work() -> None:
-        async with opened(postgres_url) as store:
-            end = asyncio.create_task(_end_backends(postgres_url, times=12))
+        async with opened(store_url) as store:
+            end = asyncio.create_task(_end_backends(store_url, times=12))
             seq = 0
             while not end.done():
                 await store.append("a", said(1, first=seq))
@@ -148,10 +148,10 @@ def test_a_refused_connection_is_a_clear_error_and_the_store_works_again_later(p
 
 @pytest.mark.parametrize("fault", rest_in_soak(["drop_replies", "drop_requests", "swallow"], kept=2))
 def test_a_network_that_loses_bytes_is_an_error_in_time_and_no_append_is_doubled(
-    proxy: CuttingProxy, postgres_url: str, fault: str
+    proxy: CuttingProxy, store_url: str, fault: str
 ) -> None:
     async def work() -> None:
-        async with opened(postgres_url) as direct:  # creates the tables, without such limits
+        async with opened(store_url) as direct:  # creates the tables, without such limits
             await direct.append("a", said(1))
         options = {"wait_s": 1.5, "statement_s": 0.6, "reply_margin_s": 0.2}
         async with opened(proxy.url, **options) as store:
@@ -195,9 +195,9 @@ async def _restart(stop: Callable[[], None], start: Callable[[], None]) -> None:
 # ── Several processes ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_exactly_one_of_several_processes_wins_each_seq_on_postgresql(postgres_url: str) -> None:
+def test_exactly_one_of_several_processes_wins_each_seq_on_postgresql(store_url: str) -> None:
     count = 25
-    commands = [[WORKER, postgres_url, f"process {nr}", count] for nr in range(PROCESSES)]
+    commands = [[WORKER, store_url, f"process {nr}", count] for nr in range(PROCESSES)]
     children = [warm_start.start(command, stdout=PIPE, stderr=PIPE) for command in commands]
     try:
         answers = [child.communicate(timeout=CHILD_TIMEOUT_S) for child in children]
@@ -208,7 +208,7 @@ def test_exactly_one_of_several_processes_wins_each_seq_on_postgresql(postgres_u
     assert [problem for _, problem in answers if problem] == []
 
     async def work() -> None:
-        async with opened(postgres_url) as store:
+        async with opened(store_url) as store:
             found = await store.read("a")
         assert [event.seq for event in found] == list(range(PROCESSES * count))
         for nr, (out, _) in enumerate(answers):
@@ -218,10 +218,10 @@ def test_exactly_one_of_several_processes_wins_each_seq_on_postgresql(postgres_u
     run(work())
 
 
-def test_a_writer_whose_lease_was_taken_over_writes_nothing(postgres_url: str) -> None:
+def test_a_writer_whose_lease_was_taken_over_writes_nothing(store_url: str) -> None:
     async def work() -> None:
         epochs: dict[str, int | None] = {}
-        pool = PostgresPool(postgres_url)
+        pool = PostgresPool(store_url)
         async with PostgresStore(pool, epoch_of=epochs.get, owns_pool=True) as store:
             await store.append("a", said(2))
             await _set_lease(pool, "a", 7)
@@ -251,16 +251,16 @@ def test_a_writer_whose_lease_was_taken_over_writes_nothing(postgres_url: str) -
 
 
 def test_the_holder_of_a_lease_takes_the_end_of_a_session_from_memory_for_a_moment(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "KNOWN_END_TTL_S", 60.0)  # this machine may be slow
 
     async def work() -> None:
         epochs: dict[str, int | None] = {"a": 7}
-        pool = PostgresPool(postgres_url)
+        pool = PostgresPool(store_url)
         async with (
             PostgresStore(pool, epoch_of=epochs.get, owns_pool=True) as store,
-            opened(postgres_url) as other,
+            opened(store_url) as other,
         ):
             await _set_lease(pool, "a", 7)
             await store.append("a", said(2))
@@ -295,18 +295,18 @@ async def _set_lease(pool: PostgresPool, session: str, epoch: int) -> None:
         )
 
 
-def test_a_takeover_waits_for_an_append_in_progress(postgres_url: str) -> None:
+def test_a_takeover_waits_for_an_append_in_progress(store_url: str) -> None:
     async def work() -> None:
-        pool = PostgresPool(postgres_url)
+        pool = PostgresPool(store_url)
         async with PostgresStore(pool, epoch_of=lambda session: 1, owns_pool=True) as store:
             await _set_lease(pool, "a", 1)
             await store.append("a", said(1))
             async with pool.transaction("default") as holder:
                 await holder.execute("SELECT 1 FROM foveal.session WHERE id = 'a' FOR UPDATE")
                 append = asyncio.create_task(store.append("a", said(1, first=1)))
-                await _until_blocked(postgres_url, 1)  # it holds the lease and waits for the session's row
+                await _until_blocked(store_url, 1)  # it holds the lease and waits for the session's row
                 takeover = asyncio.create_task(_set_lease(pool, "a", 2))
-                await _until_blocked(postgres_url, 2)
+                await _until_blocked(store_url, 2)
                 assert not takeover.done()
             await asyncio.gather(append, takeover)
             with pytest.raises(LeaseLost):
@@ -327,7 +327,7 @@ async def _until_blocked(url: str, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_text_that_is_erased_and_stored_again_at_the_same_time_is_never_missing(postgres_url: str) -> None:
+def test_a_text_that_is_erased_and_stored_again_at_the_same_time_is_never_missing(store_url: str) -> None:
     texts = [f"text {nr} {LONG_TEXT}" for nr in range(3)]
     choose = random.Random(5)
 
@@ -340,13 +340,13 @@ def test_a_text_that_is_erased_and_stored_again_at_the_same_time_is_never_missin
                 await store.erase(f"{nr} {turn}")
 
     async def work() -> None:
-        async with opened(postgres_url, connections=6) as store, opened(postgres_url, connections=6) as other:
+        async with opened(store_url, connections=6) as store, opened(store_url, connections=6) as other:
             await asyncio.gather(*(writer(store if nr % 2 else other, nr) for nr in range(6)))
             for info in await store.sessions():
                 found = [event.fact for event in await store.read(info.id)]
                 assert all(isinstance(fact, Erased) == info.erased for fact in found)
                 await store.erase(info.id)
-        with psycopg.connect(postgres_url) as connection:
+        with psycopg.connect(store_url) as connection:
             for table in ("blob", "cut"):
                 assert connection.execute(f"SELECT count(*) FROM foveal.{table}".encode()).fetchone() == (0,)
 
@@ -390,11 +390,11 @@ def test_a_read_only_database_is_a_clear_error(postgres_url: str) -> None:
     run(work())
 
 
-def test_a_row_that_stays_locked_is_a_clear_error(postgres_url: str) -> None:
+def test_a_row_that_stays_locked_is_a_clear_error(store_url: str) -> None:
     async def work() -> None:
-        async with opened(postgres_url, statement_s=0.3) as store:
+        async with opened(store_url, statement_s=0.3) as store:
             await store.append("a", said(1))
-            async with PostgresPool(postgres_url) as pool, pool.transaction("default") as holder:
+            async with PostgresPool(store_url) as pool, pool.transaction("default") as holder:
                 await holder.execute("SELECT 1 FROM foveal.session FOR UPDATE")
                 with pytest.raises(StoreUnusable, match=r"took too long|locked by another process"):
                     await store.append("a", said(1, first=1))
@@ -492,9 +492,9 @@ def test_a_value_that_is_too_large_is_an_error_of_the_call() -> None:
     assert not isinstance(caught.value, StoreUnusable)
 
 
-def test_a_store_may_be_opened_by_several_calls_at_the_same_time(postgres_url: str) -> None:
+def test_a_store_may_be_opened_by_several_calls_at_the_same_time(store_url: str) -> None:
     async def work() -> None:
-        store = PostgresStore(PostgresPool(postgres_url), owns_pool=True)
+        store = PostgresStore(PostgresPool(store_url), owns_pool=True)
         await asyncio.gather(*(store.append(str(nr), said(1)) for nr in range(20)))
         assert len(await store.sessions()) == 20
         await store.close()
@@ -502,8 +502,8 @@ def test_a_store_may_be_opened_by_several_calls_at_the_same_time(postgres_url: s
     run(work())
 
 
-def test_a_pool_belongs_to_one_event_loop(postgres_url: str) -> None:
-    store = PostgresStore(PostgresPool(postgres_url), owns_pool=True)
+def test_a_pool_belongs_to_one_event_loop(store_url: str) -> None:
+    store = PostgresStore(PostgresPool(store_url), owns_pool=True)
     loop = asyncio.new_event_loop()
     try:
         loop.run_until_complete(store.append("a", said(1)))
@@ -526,9 +526,9 @@ def test_a_tenant_that_cannot_be_a_key_is_refused(tenant: str) -> None:
         open_store("postgresql://host/db", tenant=tenant)
 
 
-def test_a_cancelled_append_leaves_the_store_usable(postgres_url: str) -> None:
+def test_a_cancelled_append_leaves_the_store_usable(store_url: str) -> None:
     async def work() -> None:
-        async with opened(postgres_url) as store:
+        async with opened(store_url) as store:
             await store.append("a", said(1))
             for _ in range(20):
                 task = asyncio.create_task(store.append("a", [Event(1, Noted(text="x"), 1.0)]))

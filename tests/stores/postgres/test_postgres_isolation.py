@@ -27,13 +27,13 @@ TABLES = tuple(f"foveal.{table}" for table in STORE_TABLES)
 
 
 @pytest.fixture
-def server_url(postgres_url: str) -> Iterator[str]:
+def server_url(store_url: str) -> Iterator[str]:
     """The URL of a role that may only read and write rows; both tenants have a session `same`."""
     role = f"app_{uuid4().hex[:8]}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
+    with psycopg.connect(store_url, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN NOSUPERUSER NOBYPASSRLS".encode())
-        url = database_url(postgres_url, postgres_url.partition("?")[0].rpartition("/")[2], user=role)
-        asyncio.run(_fill(postgres_url, url, role))
+        url = database_url(store_url, store_url.partition("?")[0].rpartition("/")[2], user=role)
+        asyncio.run(_fill(store_url, url, role))
         yield url
         connection.execute(f"DROP OWNED BY {role}".encode())
         connection.execute(f"DROP ROLE {role}".encode())

@@ -65,22 +65,22 @@ async def long_session(open_again: Open) -> list[object]:
     return shown
 
 
-def test_a_long_session_shows_the_same_on_postgresql_as_in_memory(postgres_url: str) -> None:
+def test_a_long_session_shows_the_same_on_postgresql_as_in_memory(store_url: str) -> None:
     memory = MemoryStore()
 
     async def compare() -> None:
         expected = await long_session(lambda: memory)
-        found = await long_session(lambda: open_store(postgres_url, tenant="someone"))
+        found = await long_session(lambda: open_store(store_url, tenant="someone"))
         assert found == expected
 
     asyncio.run(compare())
 
 
-def test_open_store_opens_a_tenant_of_a_database(postgres_url: str) -> None:
+def test_open_store_opens_a_tenant_of_a_database(store_url: str) -> None:
     async def work() -> None:
         async with (
-            foveal.open_store(postgres_url) as store,
-            foveal.open_store(postgres_url, tenant="b") as other,
+            foveal.open_store(store_url) as store,
+            foveal.open_store(store_url, tenant="b") as other,
         ):
             assert isinstance(store, PostgresStore)
             assert isinstance(other, PostgresStore)
@@ -93,11 +93,11 @@ def test_open_store_opens_a_tenant_of_a_database(postgres_url: str) -> None:
     asyncio.run(work())
 
 
-def test_the_example_in_the_docs_runs(postgres_url: str) -> None:
+def test_the_example_in_the_docs_runs(store_url: str) -> None:
     page = (ROOT / "docs/library/sessions.md").read_text("utf-8").partition("## On PostgreSQL")[2]
     code = page.partition("```py\n")[2].partition("```")[0]
     assert "postgresql://user@host/database" in code
-    code = code.replace("postgresql://user@host/database", postgres_url)
+    code = code.replace("postgresql://user@host/database", store_url)
     asyncio.run(eval(compile(code, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)))  # noqa: S307
 
 

@@ -43,20 +43,20 @@ class TestPostgresAnyOrder(PostgresMachine.TestCase):  # type: ignore[misc, name
     settings = settings(examples(8), stateful_step_count=25)
 
 
-def test_erasing_deletes_every_row_with_a_text_and_keeps_what_others_use(postgres_url: str) -> None:
+def test_erasing_deletes_every_row_with_a_text_and_keeps_what_others_use(store_url: str) -> None:
     shared, own = f"shared {LONG_TEXT}", f"okapi of one session {LONG_TEXT}"
 
     async def work() -> None:
-        async with PostgresStore(PostgresPool(postgres_url), owns_pool=True) as store:
+        async with PostgresStore(PostgresPool(store_url), owns_pool=True) as store:
             await store.append("kept", log(UserSaid(content=shared)))
             await store.append("gone", log(UserSaid(content=shared), UserSaid(content=own)))
             await store.keep_checkpoint("gone", Checkpoint(seq=1, needed=(), state=b"okapi"))
             await store.rename("gone", "okapi")
             await store.search("gone", "okapi")
-            before = rows(postgres_url)
+            before = rows(store_url)
             assert before == {"blob": 2, "cut": 3, "checkpoint": 1, "search_progress": 1, "search_piece": 42}
             await store.erase("gone")
-            assert rows(postgres_url) == {"blob": 1, "cut": 1}
+            assert rows(store_url) == {"blob": 1, "cut": 1}
             assert await store.read("kept") == log(UserSaid(content=shared))
 
     asyncio.run(work())
@@ -75,9 +75,9 @@ def rows(url: str) -> dict[str, int]:
     return {table: count for table, count in found.items() if count}
 
 
-def test_a_page_of_sessions_is_read_from_the_index(postgres_url: str) -> None:
+def test_a_page_of_sessions_is_read_from_the_index(store_url: str) -> None:
     async def work() -> None:
-        async with PostgresStore(PostgresPool(postgres_url), owns_pool=True) as store:
+        async with PostgresStore(PostgresPool(store_url), owns_pool=True) as store:
             await store.append("a", log(UserSaid(content="x")))
             async with store._pool.transaction(store.tenant) as connection:
                 await connection.execute(

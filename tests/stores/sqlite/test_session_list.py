@@ -15,7 +15,7 @@ from foveal.stores.sqlite.connection import open_reader
 from foveal.stores.sqlite.schema import MIGRATIONS
 from support.store_contract import said
 
-SHARED_TEXT = "a system prompt that all sessions have in common " * 200
+SHARED_TEXT = "a system prompt that all sessions have in common " * 100
 
 
 async def fill(path: Path, count: int) -> None:

@@ -154,7 +154,7 @@ def test_one_event_is_enough() -> None:
     )
 
 
-@pytest.mark.long
+@pytest.mark.soak  # each process writes the same log, with its ledgers: core/view/test_references.py
 def test_the_same_log_gives_the_same_ledger_in_another_process() -> None:
     program = "from test_ledger import *; print(ledger_of_many_words())"
     environment = {
