@@ -41,8 +41,10 @@ def transcripts(tmp_path: Path, serve: Any) -> InspectedServer:
 
 @pytest.mark.parametrize(
     ("title", "model", "word"),
-    [("Counting apples", "claude-sonnet-4-5", "apples"), ("", "gpt-5-codex", "")],
-    ids=["claude_code", "codex"],
+    [
+        pytest.param("Counting apples", "claude-sonnet-4-5", "apples", id="claude_code"),
+        pytest.param("", "gpt-5-codex", "", id="codex", marks=pytest.mark.soak),
+    ],
 )
 def test_a_transcript_is_clicked_through(
     opener: Any, transcripts: InspectedServer, title: str, model: str, word: str
