@@ -8,18 +8,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from shutil import copyfile
 from typing import Final
 
 import pytest
 
 from support.chromium import Chromium, WatchedPage
-from support.coding_agent import AGENT_WINDOW, record_shop
+from support.coding_agent import AGENT_WINDOW, recorded_shop
 from support.doc_pages import DOCS, PAGES, pictures
 from support.inspected_server import InspectedServer
 from support.paths import ROOT
@@ -82,9 +82,11 @@ def words(drawing: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_picture_of_the_inspector_has_the_text_of_its_page(chromium: Chromium, tmp_path: Path) -> None:
+def test_a_picture_of_the_inspector_has_the_text_of_its_page(
+    chromium: Chromium, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path / "sessions.db"
-    asyncio.run(record_shop(path))
+    copyfile(recorded_shop(tmp_path_factory), path)
     with InspectedServer(path, window=AGENT_WINDOW) as server:
 
         def compare() -> None:
