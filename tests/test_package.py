@@ -56,6 +56,12 @@ for path in pathlib.Path(sys.argv[1]).rglob("*.py"):
 pytestmark = pytest.mark.long
 
 
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel and the source distribution of this checkout."""
+    return built_packages(tmp_path_factory)
+
+
 def check_commands(environment: EmptyEnvironment, *, programs: Path | None = None) -> None:
     """Call what a new user calls first."""
     assert environment.run("foveal", "--version", programs=programs) == f"foveal {foveal.__version__}\n"
@@ -63,8 +69,8 @@ def check_commands(environment: EmptyEnvironment, *, programs: Path | None = Non
     assert foveal.__version__ in environment.run("foveal", "doctor", programs=programs)
 
 
-def test_the_wheel_alone_works_in_an_empty_environment(tmp_path: Path) -> None:
-    wheel, _ = built_packages()
+def test_the_wheel_alone_works_in_an_empty_environment(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel, _ = packages
     environment = EmptyEnvironment(tmp_path / "environment")
     environment.pip_install(str(wheel))
     check_commands(environment)
@@ -73,8 +79,10 @@ def test_the_wheel_alone_works_in_an_empty_environment(tmp_path: Path) -> None:
     assert Path(environment.run("python", "-c", where).strip()).exists()
 
 
-def test_the_packages_hold_the_files_that_they_need_and_no_others(tmp_path: Path) -> None:
-    wheel, sources = built_packages()
+def test_the_packages_hold_the_files_that_they_need_and_no_others(
+    packages: tuple[Path, Path], tmp_path: Path
+) -> None:
+    wheel, sources = packages
     assert [*release.wheel_problems(wheel), *release.source_problems(sources)] == []
     assert unused_files(wheel) == []
     with tarfile.open(sources) as archive:
@@ -121,12 +129,14 @@ def test_each_extra_for_users_is_tried() -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_wheel_works_with_each_python_at_hand(version: str, tmp_path: Path) -> None:
+def test_the_wheel_works_with_each_python_at_hand(
+    packages: tuple[Path, Path], version: str, tmp_path: Path
+) -> None:
     python = interpreters().get(version)
     if python is None:
         pytest.skip(f"there is no Python {version} here")
     environment = EmptyEnvironment(tmp_path / "environment", python=python)
-    environment.pip_install(str(built_packages()[0]))
+    environment.pip_install(str(packages[0]))
     check_commands(environment)
     environment.run("python", "-W", "error", "-c", COMPILE_ALL, str(ROOT / "src"))
 
@@ -134,8 +144,10 @@ def test_the_wheel_works_with_each_python_at_hand(version: str, tmp_path: Path) 
 @pytest.mark.soak
 @pytest.mark.parametrize("extra", IMPORTS)
 @pytest.mark.parametrize("installer", ["pip", "uv", "pipx"])
-def test_the_wheel_works_with_each_extra(installer: str, extra: str, tmp_path: Path) -> None:
-    wanted = f"{built_packages()[0]}[{extra}]"
+def test_the_wheel_works_with_each_extra(
+    packages: tuple[Path, Path], installer: str, extra: str, tmp_path: Path
+) -> None:
+    wanted = f"{packages[0]}[{extra}]"
     environment = EmptyEnvironment(tmp_path / "environment")
     if installer == "pipx":
         check_pipx(environment, wanted, IMPORTS[extra])

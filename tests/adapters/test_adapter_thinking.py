@@ -26,6 +26,7 @@ from foveal.adapters.native_context import NativeContext
 from foveal.adapters.pydantic_ai import PydanticAIFormat
 from foveal.core.wire.bound_thinking import ThinkingCheck
 from foveal.core.wire.openai_chat import THINKING_FIELD
+from support.effort import rest_in_soak
 
 Json = dict[str, Any]
 TURNS = 30
@@ -99,8 +100,20 @@ class AgentFrameworkTurns:
         return Message("tool", [Content.from_function_result(f"c{turn}", result=text)])
 
 
-@pytest.mark.parametrize("policy", ["economy", "rolling"])
-@pytest.mark.parametrize("framework", [PydanticTurns, LangChainTurns, AgentFrameworkTurns])
+@pytest.mark.parametrize(
+    ("framework", "policy"),
+    rest_in_soak(
+        [
+            (PydanticTurns, "economy"),
+            (LangChainTurns, "economy"),
+            (AgentFrameworkTurns, "economy"),
+            (PydanticTurns, "rolling"),
+            (LangChainTurns, "rolling"),
+            (AgentFrameworkTurns, "rolling"),
+        ],
+        kept=4,
+    ),
+)
 def test_no_reduced_request_has_thinking_that_is_refused(framework: Callable[[], Any], policy: str) -> None:
     turns, check = framework(), ThinkingCheck()
     context = Context("claude-opus-5-5", dialect="openai_chat", window=6_000, policy=policy)

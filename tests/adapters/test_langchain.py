@@ -117,7 +117,9 @@ async def ask_async(graph: Any, turns: int) -> None:
         await graph.ainvoke({"messages": [HumanMessage(f"Question {turn}: look it up.")]}, THREAD)
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "is_async", [pytest.param(False, marks=pytest.mark.soak, id="sync"), pytest.param(True, id="async")]
+)
 def test_the_model_of_the_agent_writes_the_summaries(*, is_async: bool) -> None:
     middleware = FovealMiddleware(**settings(summarise="own"))
     with SummarisingStandIn(window=WINDOW) as provider:

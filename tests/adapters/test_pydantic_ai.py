@@ -224,7 +224,7 @@ def test_the_model_of_the_agent_writes_the_summaries(api: str) -> None:
     assert any(fact.by == name for fact in written), [fact.by for fact in written]
 
 
-@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
+@pytest.mark.parametrize("api", rest_in_soak(["chat", "anthropic", "responses"], kept=2))
 def test_a_summary_by_the_own_model_begins_like_the_request_before_it(api: str) -> None:
     early = policy("economy", act_tokens=10_000)
     capability = FovealCapability(window=4 * WINDOW, reserve=1_000, summarise="own", policy=early)

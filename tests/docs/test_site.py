@@ -7,7 +7,6 @@ folder check of the sources holds for all pages: links, headings, names of the r
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -26,6 +25,7 @@ import pytest
 
 from support.chromium import Chromium, WatchedPage
 from support.doc_pages import DOCS, SITE_PAGES, links
+from support.made_once import made_once
 from support.paths import ROOT
 
 ZENSICAL: Final = shutil.which("zensical", path=f"{ROOT / '.venv/bin'}{os.pathsep}{os.environ['PATH']}")
@@ -58,13 +58,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the built site."""
     if ZENSICAL is None:
         pytest.skip("Zensical is not installed: pip install 'foveal[docs]'")
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    folder = shared / "site_sources"
-    with (shared / "site.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            build(folder)
+    folder = made_once(tmp_path_factory, "site_sources", build)
     printed = (folder / "printed").read_text(encoding="utf-8")
     assert (folder / "site/index.html").exists(), printed
     return folder / "site"

@@ -78,7 +78,9 @@ def project(tmp_path: Path) -> ChatProject:
     "options",
     [
         pytest.param(("--model", "local/qwen2.5-coder-0.5b", "--window", "4096"), id="small model"),
-        pytest.param(("--window", "4096", "--no-tools", "--no-project"), id="API key"),
+        pytest.param(
+            ("--window", "4096", "--no-tools", "--no-project"), id="API key", marks=pytest.mark.soak
+        ),
     ],
 )
 def test_the_steps_lead_to_a_reduction_and_its_undo(project: ChatProject, options: tuple[str, ...]) -> None:

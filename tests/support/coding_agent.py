@@ -6,11 +6,12 @@ with a prompt cache: it reads what the request before had in common, unless the 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from foveal import SummaryRequest, policy
 from foveal.core.log.events import Instructed
@@ -18,6 +19,10 @@ from foveal.core.view.request import Fitted
 from foveal.ports import Store
 from foveal.sessions.session import Session
 from foveal.stores import open_store
+from support.made_once import made_once
+
+if TYPE_CHECKING:
+    import pytest
 
 AGENT_MODEL: Final = "claude-sonnet-4-5"
 AGENT_WINDOW: Final = 16_000
@@ -274,6 +279,11 @@ async def record_shop(path: Path) -> None:
                 await agent.run(task)
             await agent.session.close()
             later += 700
+
+
+def recorded_shop(places: pytest.TempPathFactory) -> Path:
+    """Return this store, recorded once for all processes of a test run; a test that serves it takes a copy."""
+    return made_once(places, "shop", lambda at: asyncio.run(record_shop(at / "sessions.db"))) / "sessions.db"
 
 
 async def write_summary(request: SummaryRequest) -> dict[str, Any]:

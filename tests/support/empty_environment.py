@@ -11,14 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from support.made_once import made_once
 from support.paths import ROOT
 
 CONSTRAINTS: Final = ROOT / "constraints.txt"
@@ -30,12 +29,10 @@ _OF_TESTS: Final = ("SSL_CERT_FILE", "PYTHONPATH", "VIRTUAL_ENV", "UV_PYTHON")
 """Variables that tests set for themselves, and that an installer must not see."""
 
 
-@cache
-def built_packages() -> tuple[Path, Path]:
-    """Return the wheel and the source distribution of this checkout, built once in a process of tests."""
+def built_packages(places: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the wheel and the source distribution of this checkout, built once for all processes of a test run."""
     pytest.importorskip("hatchling", reason="hatchling is missing: make test installs it")
-    folder = Path(tempfile.mkdtemp(prefix="foveal-packages-"))
-    build(ROOT, folder)
+    folder = made_once(places, "packages", lambda folder: build(ROOT, folder))
     (wheel,), (sources,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return wheel, sources
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
+
+LOOKS: Final = ((360, "light"), (360, "dark"), (1280, "light"), (1280, "dark"))
+"""Widths and themes; `make test` tries the first and the last."""
 
 OVERLAPS = """
 () => {
@@ -82,3 +86,13 @@ def check_layout(page: Any) -> None:
     """No horizontal scrolling, and no control on top of another."""
     assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
     assert page.evaluate(OVERLAPS) == []
+
+
+def check_looks(page: Any, looks: Iterable[tuple[int, str]]) -> None:
+    """A page that was opened narrow fits and can be read at these widths and in these themes."""
+    for width, theme in looks:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=theme)
+        page.evaluate("() => new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(next)))")
+        check_layout(page)
+        assert page.evaluate(CONTRASTS) == [], (width, theme)

@@ -185,7 +185,9 @@ def _result(use: Json) -> Json:
     return {"toolResult": {"toolUseId": use["toolUseId"], "content": [{"text": found}]}}
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "stream", [pytest.param(False, marks=pytest.mark.soak, id="whole"), pytest.param(True, id="streamed")]
+)
 def test_a_long_loop_stays_inside_the_window(bedrock: Bedrock, stream: bool) -> None:
     conversations = ConversationPool(window=WINDOW)
     client = client_for(bedrock, conversations)

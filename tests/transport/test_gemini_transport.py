@@ -106,8 +106,15 @@ def content_of(data: bytes, *, stream: bool) -> Json:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("is_async", "stream"),
+    [
+        pytest.param(False, False, id="sync-whole"),
+        pytest.param(False, True, marks=pytest.mark.soak, id="sync-streamed"),
+        pytest.param(True, False, marks=pytest.mark.soak, id="async-whole"),
+        pytest.param(True, True, id="async-streamed"),
+    ],
+)
 def test_a_long_loop_stays_inside_the_window(stream: bool, is_async: bool) -> None:
     gemini, conversations = Gemini(), ConversationPool(window=WINDOW)
     transport = foveal.transport.wrap(gemini.transport, conversations)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from shutil import copyfile
 
 import pytest
 
 from support.chromium import Chromium
-from support.coding_agent import AGENT_WINDOW, record_shop
+from support.coding_agent import AGENT_WINDOW, recorded_shop
 from support.inspected_pages import InspectedPage
 from support.inspected_server import InspectedServer
 
@@ -21,7 +21,7 @@ Opener = Callable[..., InspectedPage]
 def shop_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with the sessions of a coding agent; tests that change them copy it."""
     path = tmp_path_factory.mktemp("shop") / "sessions.db"
-    asyncio.run(record_shop(path))
+    copyfile(recorded_shop(tmp_path_factory), path)
     return path
 
 

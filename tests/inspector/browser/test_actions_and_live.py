@@ -14,6 +14,7 @@ from foveal.sessions.session import Session
 from foveal.stores import open_store
 from foveal.web.listener import bind
 from support.coding_agent import AGENT_MODEL, AGENT_WINDOW
+from support.inspected_pages import ROWS, InspectedPage
 from support.inspected_server import InspectedServer, write_session
 from support.inspected_sessions import SMALL_SETTINGS, write_store, writer_process
 
@@ -51,8 +52,16 @@ def kinds(server: InspectedServer, title: str = TITLE) -> list[str]:
     return [row["kind"] for row in timeline["rows"]]
 
 
+def show_message(inspected: InspectedPage, key: str) -> None:
+    """Show a message in the panel, at the newest event."""
+    inspected.page.evaluate("key => { location.hash = `message=${key}`; }", key)
+    inspected.until("document.querySelector('#panels').textContent.includes(argument)", key)
+
+
 def test_each_action_appends_an_event_and_undo_takes_it_back(opener: Any, copied: InspectedServer) -> None:
+    """Of single messages, then of the session."""
     inspected = opener(copied, TITLE)
+    pin_drop_and_expand(inspected, copied)
     before = kinds(copied)
     panel = inspected.panel("Reductions")
     panel.get_by_label("Focus (optional)").fill("the customer")
@@ -63,13 +72,13 @@ def test_each_action_appends_an_event_and_undo_takes_it_back(opener: Any, copied
     assert kinds(copied) == [*before, "compacted", "reverted"]
 
 
-def test_messages_are_pinned_dropped_and_expanded(opener: Any, copied: InspectedServer) -> None:
+def pin_drop_and_expand(inspected: InspectedPage, copied: InspectedServer) -> None:
     client = copied.client()
     timeline = client.get("/inspect/api/timeline", params={"id": copied.keys()[TITLE]}).json()
     summary = next(card for card in timeline["reductions"] if card["kind"] == "compacted")
     last_result = max(row["seq"] for row in timeline["rows"] if row["kind"] == "tool_returned")
     before = [row["kind"] for row in timeline["rows"]]
-    inspected = opener(copied, TITLE, f"#message=e{last_result}")
+    show_message(inspected, f"e{last_result}")
     panel = inspected.open_panel("Message")
     inspected.act(panel, "Pin")
     panel.get_by_role("button", name="Unpin").wait_for()
@@ -79,7 +88,7 @@ def test_messages_are_pinned_dropped_and_expanded(opener: Any, copied: Inspected
     inspected.page.locator(".message-level", has_text="Dropped").wait_for()
     inspected.act(panel, "Undo")
     inspected.page.locator(".message-level", has_text="Full").wait_for()
-    inspected.page.evaluate("key => { location.hash = `message=${key}`; }", summary["keys"][0])
+    show_message(inspected, summary["keys"][0])
     inspected.page.locator(".message-level", has_text="Summarised").wait_for()
     inspected.act(panel, "Expand")
     inspected.page.locator(".message-level", has_text="Full").wait_for()
@@ -87,10 +96,20 @@ def test_messages_are_pinned_dropped_and_expanded(opener: Any, copied: Inspected
     assert kinds(copied) == before + done
 
 
-def test_a_message_is_replaced_by_a_later_one_and_holds_again(opener: Any, copied: InspectedServer) -> None:
+def test_a_message_is_replaced_or_gets_a_priority_and_a_refusal_says_why(
+    opener: Any, copied: InspectedServer, tmp_path: Path
+) -> None:
+    inspected = opener(copied, TITLE, "#message=e4")
+    refuse(inspected, copied, tmp_path)
+    replace_by_a_later_one(inspected, copied)
+    prioritise(inspected, copied)
+
+
+def replace_by_a_later_one(inspected: InspectedPage, copied: InspectedServer) -> None:
+    """Until it holds again."""
     before = kinds(copied)
     old, *_, new = (seq for seq, kind in enumerate(before) if kind == "user_said")
-    inspected = opener(copied, TITLE, f"#message=e{old}")
+    show_message(inspected, f"e{old}")
     panel = inspected.open_panel("Message")
     panel.get_by_role("button", name="Replaced by…").click()
     dialog = inspected.page.locator("dialog[open]")
@@ -106,10 +125,11 @@ def test_a_message_is_replaced_by_a_later_one_and_holds_again(opener: Any, copie
     assert kinds(copied) == [*before, "superseded", "reverted"]
 
 
-def test_a_message_gets_a_priority_and_loses_it(opener: Any, copied: InspectedServer) -> None:
+def prioritise(inspected: InspectedPage, copied: InspectedServer) -> None:
+    """Until the priority is taken back."""
     before = kinds(copied)
     last_result = max(seq for seq, kind in enumerate(before) if kind == "tool_returned")
-    inspected = opener(copied, TITLE, f"#message=e{last_result}")
+    show_message(inspected, f"e{last_result}")
     panel = inspected.open_panel("Message")
     panel.get_by_role("button", name="Mark…").click()
     inspected.page.locator("dialog[open]").get_by_label("Priority").select_option("high")
@@ -121,8 +141,8 @@ def test_a_message_gets_a_priority_and_loses_it(opener: Any, copied: InspectedSe
     assert kinds(copied) == [*before, "prioritised", "reverted"]
 
 
-def test_a_refused_action_says_why(opener: Any, copied: InspectedServer, tmp_path: Path) -> None:
-    inspected = opener(copied, TITLE, "#message=e4")
+def refuse(inspected: InspectedPage, copied: InspectedServer, tmp_path: Path) -> None:
+    """Cancel an action, and press its button while the store is elsewhere."""
     panel = inspected.open_panel("Message")
     panel.get_by_role("button", name="Expand").click()
     dialog = inspected.page.locator("dialog[open]")
@@ -137,14 +157,21 @@ def test_a_refused_action_says_why(opener: Any, copied: InspectedServer, tmp_pat
     inspected.forgive("status of 404", "status of 409", "status of 503", "net::ERR_")
 
 
-def test_the_page_follows_a_session_that_another_process_writes(
+def test_the_overview_and_a_page_follow_a_session_that_another_process_writes(
     opener: Any, serve: Serve, running: Path
 ) -> None:
-    inspected = opener(serve(running, window=SMALL_SETTINGS["window"]), "look at file_0.py")
+    inspected = opener(serve(running, window=SMALL_SETTINGS["window"]))
     page = inspected.page
+    row = page.locator(".session-table tbody tr", has_text="look at file_0.py")
     page.locator(".live-line[data-status=live]").wait_for()
-    first = inspected.point()
+    assert row.locator("td[data-label=Requests]").inner_text() == "8"
     with writer_process(running, "running") as append:
+        append()
+        row.locator("td[data-label=Requests]", has_text="10").wait_for()
+        row.get_by_role("link").first.click()
+        page.locator(ROWS).first.wait_for()
+        page.locator(".live-line[data-status=live]").wait_for()
+        first = inspected.point()
         last = append()
         inspected.until_where(f"event {last} of {last}")
         assert last > first
@@ -196,28 +223,14 @@ def test_the_page_resumes_after_the_server_was_restarted(opener: Any, serve: Ser
     inspected.forgive("net::ERR_", "status of 401")
 
 
-def test_the_overview_is_live(opener: Any, serve: Serve, running: Path) -> None:
-    page = opener(serve(running)).page
-    row = page.locator(".session-table tbody tr", has_text="look at file_0.py")
-    page.locator(".live-line[data-status=live]").wait_for()
-    assert row.locator("td[data-label=Requests]").inner_text() == "8"
-    with writer_process(running, "running") as append:
-        append()
-    row.locator("td[data-label=Requests]", has_text="10").wait_for()
-
-
-def test_related_sessions_are_lanes(opener: Any, shop: InspectedServer) -> None:
-    inspected = opener(shop, TITLE, size=(1280, 1000))
-    lanes = inspected.page.locator(".lanes-box[open]")
-    lanes.get_by_text("Price lists for the new region").first.wait_for()
-    assert lanes.get_by_text("another fix").count() >= 1
-
-
-def test_events_of_another_program_are_those_of_the_page(
+def test_related_sessions_are_lanes_and_events_of_another_program_are_those_of_the_page(
     copied: InspectedServer, tmp_path: Path, opener: Any
 ) -> None:
     """An action of the library appears on the page, and is the same event as one of the page."""
-    inspected = opener(copied, TITLE)
+    inspected = opener(copied, TITLE, size=(1280, 1000))
+    lanes = inspected.page.locator(".lanes-box[open]")
+    lanes.get_by_text("Price lists for the new region").first.wait_for()
+    assert lanes.get_by_text("another fix").count() >= 1
     inspected.page.locator(".live-line[data-status=live]").wait_for()
     before = len(kinds(copied))
 

@@ -60,14 +60,10 @@ def test_a_long_session_shows_its_levels_before_its_sizes(
         page.get_by_text(f"{2 * PAIRS + 3:,} events and").wait_for()
         inspected.go_to(5)
         page.get_by_text("not yet said").first.wait_for()
+        page.unroute_all()
+        inspected.open(TITLE, "#e7")  # the page waits for the view of that point
+        inspected.until_where("event 7 of")
         watched.check(inspected.host)
-
-
-def test_an_address_with_a_point_waits_for_the_view_of_that_point(
-    opener: Any, serve: Any, long_store: Path
-) -> None:
-    inspected = opener(serve(long_store), TITLE, "#e7")
-    inspected.until_where("event 7 of")
 
 
 def test_the_api_answers_with_an_outline_once_and_then_with_the_timeline(

@@ -41,8 +41,10 @@ def transcripts(tmp_path: Path, serve: Any) -> InspectedServer:
 
 @pytest.mark.parametrize(
     ("title", "model", "word"),
-    [("Counting apples", "claude-sonnet-4-5", "apples"), ("", "gpt-5-codex", "")],
-    ids=["claude_code", "codex"],
+    [
+        pytest.param("Counting apples", "claude-sonnet-4-5", "apples", id="claude_code"),
+        pytest.param("", "gpt-5-codex", "", id="codex", marks=pytest.mark.soak),
+    ],
 )
 def test_a_transcript_is_clicked_through(
     opener: Any, transcripts: InspectedServer, title: str, model: str, word: str
@@ -78,16 +80,12 @@ def test_a_transcript_is_clicked_through(
     assert download.value.suggested_filename.endswith(".html")
 
 
-def test_subagents_of_a_transcript_are_lanes(opener: Any, transcripts: InspectedServer) -> None:
-    page = opener(transcripts, "Counting apples", size=(1280, 1000)).page
-    page.locator(".lanes-box").get_by_text("Look into the barn").first.wait_for()
-
-
-def test_lanes_appear_when_the_list_was_not_complete_at_first(
+def test_subagents_are_lanes_also_when_the_list_was_not_complete_at_first(
     opener: Any, transcripts: InspectedServer
 ) -> None:
     """A busy server answers with rows that it has not read yet."""
     page = opener(transcripts, "Counting apples", size=(1280, 1000)).page
+    page.locator(".lanes-box").get_by_text("Look into the barn").first.wait_for()
     answered: list[str] = []
 
     def answer(route: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from foveal.core.log.events import AnyFact, Compacted, ModelSaid, UserSaid
 from support.coding_agent import CUSTOMER
-from support.inspected_pages import ROWS
+from support.inspected_pages import ROWS, InspectedPage
 from support.inspected_server import InspectedServer, write_session
 from support.waiting import wait_until
 
@@ -37,7 +37,36 @@ def summary(timeline: dict[str, Any]) -> dict[str, Any]:
     return next(card for card in timeline["reductions"] if card["kind"] == "compacted")
 
 
-def test_the_log_shows_every_event_beside_what_the_model_sees(opener: Any, shop: Any, timeline: Any) -> None:
+def filter_by_role_tool_level_and_text(inspected: InspectedPage, rows: list[dict[str, Any]]) -> None:
+    page = inspected.page
+    grid = page.get_by_role("grid", name="Events of the log")
+
+    def count(expected: int) -> None:
+        page.locator(f".log-body [role=grid][aria-rowcount='{expected}']").wait_for()
+
+    before = int(grid.get_attribute("aria-rowcount") or 0)
+    page.get_by_text("Roles and tools").click()
+    page.get_by_role("group", name="Roles").get_by_role("button", name="User").click()
+    count(sum(row["kind"] == "user_said" for row in rows))
+    page.get_by_role("button", name="Clear filters").click()
+    count(before)
+    page.get_by_role("group", name="Tools").get_by_role("button", name="search").click()
+    inspected.until("document.querySelector('.log-body [role=grid]').getAttribute('aria-rowcount') < 40")
+    page.get_by_role("button", name="Clear filters").click()
+    level = page.get_by_role("group", name="Levels").get_by_role("button", name="Summarised")
+    number = int(level.locator(".chip-count").inner_text())
+    assert number > 20
+    level.click()
+    count(number)
+    page.get_by_role("button", name="Clear filters").click()
+    page.get_by_label("Filter the log by text").fill(CUSTOMER)
+    inspected.until("document.querySelector('.log-body [role=grid]').getAttribute('aria-rowcount') <= 3")
+    inspected.until(f"location.hash.includes('text={CUSTOMER}')")
+
+
+def test_the_log_shows_every_event_beside_what_the_model_sees_and_filters_them(
+    opener: Any, shop: Any, timeline: Any
+) -> None:
     inspected = opener(shop, TITLE)
     page = inspected.page
     last = timeline["next"] - 1
@@ -47,6 +76,7 @@ def test_the_log_shows_every_event_beside_what_the_model_sees(opener: Any, shop:
     # The summary stands a second time, at its place in the request.
     assert int(grid.get_attribute("aria-rowcount") or 0) >= last + 1
     assert page.locator(ROWS).count() < 60
+    filter_by_role_tool_level_and_text(inspected, timeline["rows"])
 
 
 def test_a_masked_result_names_its_level_rule_event_and_sizes(opener: Any, shop: Any, masked: Any) -> None:
@@ -67,42 +97,6 @@ def test_a_masked_result_names_its_level_rule_event_and_sizes(opener: Any, shop:
     assert 0 < len(shown) < len(original) / 2
     panel.get_by_role("button", name="JSON").click()
     panel.locator(".message-text", has_text='"tool_').first.wait_for()
-
-
-def test_a_summarised_message_leaves_a_ghost(opener: Any, shop: Any, summary: Any) -> None:
-    inspected = opener(shop, TITLE, f"#e{summary['seq']}&message={summary['keys'][0]}")
-    seen = inspected.row(summary["keys"][0]).locator(".seen")
-    assert "ghost" in (seen.get_attribute("class") or "")
-    assert f"summarised into e{summary['seq']}" in seen.inner_text()
-
-
-def test_filters_by_role_tool_level_and_text(opener: Any, shop: Any, timeline: Any) -> None:
-    inspected = opener(shop, TITLE)
-    page = inspected.page
-    grid = page.get_by_role("grid", name="Events of the log")
-    rows = timeline["rows"]
-
-    def count(expected: int) -> None:
-        page.locator(f".log-body [role=grid][aria-rowcount='{expected}']").wait_for()
-
-    before = int(grid.get_attribute("aria-rowcount"))
-    page.get_by_text("Roles and tools").click()
-    page.get_by_role("group", name="Roles").get_by_role("button", name="User").click()
-    count(sum(row["kind"] == "user_said" for row in rows))
-    page.get_by_role("button", name="Clear filters").click()
-    count(before)
-    page.get_by_role("group", name="Tools").get_by_role("button", name="search").click()
-    inspected.until("document.querySelector('.log-body [role=grid]').getAttribute('aria-rowcount') < 40")
-    page.get_by_role("button", name="Clear filters").click()
-    level = page.get_by_role("group", name="Levels").get_by_role("button", name="Summarised")
-    number = int(level.locator(".chip-count").inner_text())
-    assert number > 20
-    level.click()
-    count(number)
-    page.get_by_role("button", name="Clear filters").click()
-    page.get_by_label("Filter the log by text").fill(CUSTOMER)
-    inspected.until("document.querySelector('.log-body [role=grid]').getAttribute('aria-rowcount') <= 3")
-    inspected.until(f"location.hash.includes('text={CUSTOMER}')")
 
 
 def test_the_scrubber_folds_the_view_at_any_point(opener: Any, shop: Any, timeline: Any) -> None:
@@ -134,20 +128,67 @@ def test_the_scrubber_folds_the_view_at_any_point(opener: Any, shop: Any, timeli
     assert inspected.point() == 50
 
 
-def test_a_request_is_shown_as_it_was_sent(opener: Any, shop: Any, timeline: Any) -> None:
-    """The view at a request has the messages that the request had."""
+def test_requests_are_shown_as_they_were_sent_with_their_parts_and_the_misses_of_the_cache(
+    opener: Any, shop: Any, timeline: Any
+) -> None:
     inspected = opener(shop, TITLE)
-    request = timeline["requests"][30]
-    inspected.go_to(request["at"])
-    sent = (
-        shop.client()
-        .get("/inspect/api/request", params={"id": shop.keys()[TITLE], "at": request["at"]})
-        .json()
+    sent = shop.client().get(
+        "/inspect/api/request", params={"id": shop.keys()[TITLE], "at": timeline["requests"][30]["at"]}
     )
+    add_up_to_the_request(inspected, timeline["requests"])
+    have_its_messages(inspected, sent.json(), at=timeline["requests"][30]["at"])
+    name_each_miss(inspected, timeline["requests"])
+
+
+def add_up_to_the_request(inspected: InspectedPage, requests: list[dict[str, Any]]) -> None:
+    """The composition of the last request."""
+    request = requests[-1]
+    inspected.page.keyboard.press("Shift+ArrowLeft")
+    inspected.until(f"location.hash.startsWith('#r{len(requests)}')")
+    panel = inspected.panel("Composition")
+    panel.locator(".lead", has_text="as the provider reported").wait_for()
+    assert (
+        panel.locator(".lead")
+        .inner_text()
+        .startswith(f"Request {len(requests)}: {request['tokens']:,} tokens")
+    )
+    rows = panel.locator("tbody tr.depth-0")
+    parts = [int(text.replace(",", "")) for text in rows.locator("td:nth-of-type(1)").all_inner_texts()]
+    assert abs(sum(parts) - request["tokens"]) <= len(parts)
+    results = panel.get_by_role("button", name=re.compile("results", re.IGNORECASE)).first
+    results.click()
+    panel.locator("tbody tr.depth-1").first.wait_for()
+    panel.locator("tbody tr.depth-1 button.disclosure").first.click()
+    panel.locator("tbody tr.depth-2").first.wait_for()
+
+
+def have_its_messages(inspected: InspectedPage, sent: dict[str, Any], *, at: int) -> None:
+    """The view at a request has the messages that the request had."""
+    inspected.go_to(at)
     said = {key for message in sent["messages"] for key in message["keys"]}
     heads = inspected.page.locator(".column-heads").inner_text()
     shown = int(re.search(r"View.* · ([\d,]+) message", heads.replace("\n", " "))[1])  # type: ignore[index]
     assert shown >= len(said) > 5
+
+
+def name_each_miss(inspected: InspectedPage, requests: list[dict[str, Any]]) -> None:
+    """The cache map, with the cause of each miss."""
+    panel = inspected.panel("Requests")
+    totals = panel.locator(".lead").first.inner_text()
+    assert totals.startswith(f"{len(requests)} requests; ")
+    read = sum(request.get("read", 0) for request in requests)
+    all_input = sum(request.get(name, 0) for request in requests for name in ("read", "written", "uncached"))
+    assert f"{read / all_input * 100:.1f} % of {all_input:,} input tokens" in totals
+    causes = panel.get_by_role("table", name="Misses by cause").inner_text()
+    for cause in ("cache expired", "reduction", "tools changed"):
+        assert cause in causes
+    panel.get_by_label("Order").select_option("largest loss first")
+    first = panel.locator(".cache-row").first
+    first.locator(".badge").wait_for()
+    first.click()
+    current = panel.get_by_role("region", name="Current request")
+    current.get_by_text("Missed").wait_for()
+    assert re.search(r"Lost\s+[\d,]+ tokens, \$\d", current.inner_text())
 
 
 def test_the_diff_names_the_first_byte_and_what_moved_it(opener: Any, shop: Any, summary: Any) -> None:
@@ -168,31 +209,14 @@ def test_the_diff_names_the_first_byte_and_what_moved_it(opener: Any, shop: Any,
     inspected.until("!location.hash.includes('compare=')")
 
 
-def test_the_cache_map_names_each_miss_with_its_cause(opener: Any, shop: Any, timeline: Any) -> None:
-    inspected = opener(shop, TITLE)
-    panel = inspected.panel("Requests")
-    requests = timeline["requests"]
-    totals = panel.locator(".lead").first.inner_text()
-    assert totals.startswith(f"{len(requests)} requests; ")
-    read = sum(request.get("read", 0) for request in requests)
-    all_input = sum(request.get(name, 0) for request in requests for name in ("read", "written", "uncached"))
-    assert f"{read / all_input * 100:.1f} % of {all_input:,} input tokens" in totals
-    causes = panel.get_by_role("table", name="Misses by cause").inner_text()
-    for cause in ("cache expired", "reduction", "tools changed"):
-        assert cause in causes
-    panel.get_by_label("Order").select_option("largest loss first")
-    first = panel.locator(".cache-row").first
-    first.locator(".badge").wait_for()
-    first.click()
-    current = panel.get_by_role("region", name="Current request")
-    current.get_by_text("Missed").wait_for()
-    assert re.search(r"Lost\s+[\d,]+ tokens, \$\d", current.inner_text())
-
-
-def test_a_reduction_card_shows_the_summary_its_checks_and_its_price(
+def test_a_summarised_message_leaves_a_ghost_and_a_card_with_the_summary_its_checks_and_its_price(
     opener: Any, shop: Any, summary: Any
 ) -> None:
-    inspected = opener(shop, TITLE, f"#e{summary['seq']}&panel=reductions")
+    inspected = opener(shop, TITLE, f"#e{summary['seq']}&message={summary['keys'][0]}")
+    seen = inspected.row(summary["keys"][0]).locator(".seen")
+    assert "ghost" in (seen.get_attribute("class") or "")
+    assert f"summarised into e{summary['seq']}" in seen.inner_text()
+    inspected.page.evaluate("place => { location.hash = place; }", f"e{summary['seq']}&panel=reductions")
     card = inspected.open_panel("Reductions").get_by_role("region", name="Reduction at the current point")
     card.get_by_text("from here on by claude").wait_for()
     text = card.inner_text()
@@ -207,28 +231,6 @@ def test_a_reduction_card_shows_the_summary_its_checks_and_its_price(
     ):
         assert part in text
     assert re.search(r"pays|calls", text)
-
-
-def test_the_composition_adds_up_to_the_request(opener: Any, shop: Any, timeline: Any) -> None:
-    inspected = opener(shop, TITLE)
-    request = timeline["requests"][-1]
-    inspected.page.keyboard.press("Shift+ArrowLeft")
-    inspected.until(f"location.hash.startsWith('#r{len(timeline['requests'])}')")
-    panel = inspected.panel("Composition")
-    panel.locator(".lead", has_text="as the provider reported").wait_for()
-    assert (
-        panel.locator(".lead")
-        .inner_text()
-        .startswith(f"Request {len(timeline['requests'])}: {request['tokens']:,} tokens")
-    )
-    rows = panel.locator("tbody tr.depth-0")
-    parts = [int(text.replace(",", "")) for text in rows.locator("td:nth-of-type(1)").all_inner_texts()]
-    assert abs(sum(parts) - request["tokens"]) <= len(parts)
-    results = panel.get_by_role("button", name=re.compile("results", re.IGNORECASE)).first
-    results.click()
-    panel.locator("tbody tr.depth-1").first.wait_for()
-    panel.locator("tbody tr.depth-1 button.disclosure").first.click()
-    panel.locator("tbody tr.depth-2").first.wait_for()
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +287,7 @@ def test_search_says_when_the_model_last_saw_a_text(opener: Any, shop: Any, summ
     panel.get_by_text("Neither the log nor any request contains").wait_for()
 
 
-def test_what_if_replays_the_log_beside_the_recording(opener: Any, shop: Any) -> None:
+def test_what_if_replays_the_log_beside_the_recording_or_says_why_not(opener: Any, shop: Any) -> None:
     inspected = opener(shop, TITLE)
     panel = inspected.panel("What if")
     panel.get_by_label("Policy").select_option("recent")
@@ -299,11 +301,6 @@ def test_what_if_replays_the_log_beside_the_recording(opener: Any, shop: Any) ->
     inspected.page.locator(".column-heads", has_text="what the model sees").wait_for()
     panel.get_by_role("button", name="Forget the replay").click()
     panel.get_by_text("No replay yet").wait_for()
-
-
-def test_a_replay_that_the_server_refuses_shows_its_reason(opener: Any, shop: Any) -> None:
-    inspected = opener(shop, TITLE)
-    panel = inspected.panel("What if")
     for window, reason in (("2e9", "a whole number from 1 to 1,000,000,000"), ("1e30", "in the query:")):
         panel.get_by_label("Window (tokens)").fill(window)
         panel.get_by_role("button", name="Replay", exact=True).click()
