@@ -39,7 +39,7 @@ def place_of(text: str) -> Path | str:
 
 @contextmanager
 def service_database_url() -> Iterator[str]:
-    """Create a database with the service's tables, and drop it afterwards."""
+    """Create a database with the tables of a service and of its store, and drop it afterwards."""
     from support import postgres_server
 
     url = postgres_server.fresh_database(template=_template())
@@ -57,8 +57,13 @@ def _template() -> str:
     url = postgres_server.fresh_database()
 
     async def migrate() -> None:
-        async with open_database(url) as database:
-            await database.check_writable()
+        from foveal.server.databases.postgres_database import PostgresDatabase
+        from foveal.stores.postgres.connection import PostgresPool
+        from foveal.stores.postgres.store import PostgresStore
+
+        async with PostgresPool(url) as pool:
+            await PostgresDatabase(pool).check_writable()
+            await PostgresStore(pool, "default").sessions()
 
     asyncio.run(migrate())
     return urlsplit(url).path[1:]

@@ -62,8 +62,8 @@ class Chat:
         for _ in range(150):
             (reply,) = await self.say()
             if reply.buttons == QUESTION_BUTTONS:
+                assert await self.reductions() == []
                 return reply
-            assert await self.reductions() == []
         raise AssertionError("no question")
 
 
