@@ -108,7 +108,9 @@ async def continuing(asked: Asked, folder: Path) -> AsyncIterator[Chat]:
 
 @pytest.mark.long
 @run
-async def test_after_no_the_question_comes_with_each_answer_until_the_limit(asked_once: Asked, tmp_path: Path) -> None:
+async def test_after_no_the_question_comes_with_each_answer_until_the_limit(
+    asked_once: Asked, tmp_path: Path
+) -> None:
     async with continuing(asked_once, tmp_path) as chat:
         asked = [asked_once.reply]
         live = await chat.live()
@@ -157,7 +159,9 @@ async def test_after_no_the_question_comes_with_each_answer_until_the_limit(aske
 
 @pytest.mark.long
 @run
-async def test_a_message_that_can_never_fit_is_told_once_with_one_limit(asked_once: Asked, tmp_path: Path) -> None:
+async def test_a_message_that_can_never_fit_is_told_once_with_one_limit(
+    asked_once: Asked, tmp_path: Path
+) -> None:
     async with continuing(asked_once, tmp_path) as chat:
         (refused,) = await chat.say("huge " * 9_000)
         limit = (await (await chat.live()).report()).limit
@@ -212,7 +216,9 @@ async def test_the_tokens_of_the_tools_for_looking_back_are_told(tmp_path: Path)
 
 @pytest.mark.long
 @run
-async def test_the_tokens_after_a_yes_are_those_of_the_footer_and_of_context(asked_once: Asked, tmp_path: Path) -> None:
+async def test_the_tokens_after_a_yes_are_those_of_the_footer_and_of_context(
+    asked_once: Asked, tmp_path: Path
+) -> None:
     async with continuing(asked_once, tmp_path) as chat:
         said = await chat.press(AGREE_ACTION)
         report = await chat.report()
@@ -321,9 +327,7 @@ async def test_compact_says_what_fills_the_window_if_there_is_nothing_to_summari
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "policy", rest_in_soak(["handoff", "economy", "rolling", "recent", "confirm"])
-)
+@pytest.mark.parametrize("policy", rest_in_soak(["handoff", "economy", "rolling", "recent", "confirm"]))
 @run
 async def test_a_yes_reduces_what_the_policy_reduces(tmp_path: Path, policy: str) -> None:
     async with chatting(tmp_path, **CONFIRMED, **{"context.policy": policy}) as chat:

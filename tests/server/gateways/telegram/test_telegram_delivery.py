@@ -274,7 +274,10 @@ async def refused(bot: Bot, count: int) -> None:
     ("refusal", "cause"),
     rest_in_soak(
         [
-            ("Bad Request: not enough rights to send text messages to the chat", "the bot may not write there"),
+            (
+                "Bad Request: not enough rights to send text messages to the chat",
+                "the bot may not write there",
+            ),
             ("Bad Request: TOPIC_CLOSED", "the topic is closed"),
             ("Bad Request: CHAT_WRITE_FORBIDDEN", "the bot may not write there"),
         ]
