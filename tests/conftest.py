@@ -146,12 +146,12 @@ def store_url() -> str:
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str]:
     """Where a service's database is: a folder, then a PostgreSQL URL."""
-    from support.service_databases import service_database_url
+    from support.service_databases import emptied_database_url
 
     if request.param == "sqlite":
         yield tmp_path
     else:
-        with service_database_url() as url:
+        with emptied_database_url() as url:
             yield url
 
 

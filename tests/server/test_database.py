@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import apsw
 import pytest
@@ -19,6 +18,7 @@ from foveal.server.databases import Act, Transaction
 from foveal.server.databases.sqlite_database import SERVER_APPLICATION_ID, SQLITE_UPGRADES
 from foveal.server.inbox import Inbox, SessionSetup
 from foveal.stores import open_store
+from support import warm_start
 from support.gated_provider import run
 
 COUNTED = ("CREATE TABLE IF NOT EXISTS counted (n INTEGER NOT NULL)",)
@@ -358,7 +358,9 @@ asyncio.run(main())
 @run
 async def test_a_killed_process_releases_its_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE) as holder:
+    program = tmp_path / "holder.py"
+    program.write_text(HOLDER)
+    with warm_start.start([program, path], stdout=PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         locks = SessionLocks(path)

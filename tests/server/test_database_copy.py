@@ -51,9 +51,9 @@ from foveal.server.storage import Storage
 from foveal.stores import SqliteStore
 from foveal.stores.sqlite.schema import STORE_SCHEMA_VERSION
 from support import warm_start
-from support.postgres_server import database_url, drop_database, fresh_database
+from support.postgres_server import database_url
 from support.serve_process import serving
-from support.service_databases import open_database
+from support.service_databases import open_database, service_database_url
 from support.store_contract import UNUSUAL_FACTS, Clock, log, said
 from support.warm_start import WarmProcess
 
@@ -142,14 +142,14 @@ def copy(source: str | Path, target: str | Path, **options: Any) -> CopyProgress
 # ── Content ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def fill_store(store: SqliteStore) -> None:
+async def fill_store(store: SqliteStore, *, many: int = 400) -> None:
     await store.append("unusual \0 id", log(*UNUSUAL_FACTS.values()))
     await store.append("long " * 400, said(3))
-    await store.append("many", said(400))
+    await store.append("many", said(many))
     times = (None, -5.0, None)
     await store.append("untimed", [Event(seq, Noted(text="x"), at) for seq, at in enumerate(times)])
     await store.rename("many", "Ünï \0 \\0 'title'")
-    await store.keep_checkpoint("many", Checkpoint(seq=300, needed=(1, 5), state=b"\0state"))
+    await store.keep_checkpoint("many", Checkpoint(seq=many * 3 // 4, needed=(1, 5), state=b"\0state"))
     await store.fork("unusual \0 id", "fork", at=8)
     await store.append("erased", said(40))
     await store.erase("erased")
@@ -161,14 +161,15 @@ async def fill_store(store: SqliteStore) -> None:
     await memory.remember("I use spaces.")
 
 
-async def fill_tables(database: Database) -> None:
+async def fill_tables(database: Database, *, messages: int = 40, rows: int = 8) -> None:
+    """`messages`: how many are in the inbox; half of them have an answer. `rows`: made ones, of each table."""
     inbox, queue = Inbox(database), JobQueue(database)
-    for number in range(40):
+    for number in range(messages):
         text = "\0\\" * number
         entry, _ = await inbox.put(
             "default", "many", key=f"k{number}", message=UserSaid(content=text), now=1e9
         )
-        if number < 20:
+        if number < messages // 2:
             await inbox.take("default", "many", last=number)
             await inbox.finish(entry, why="answered", problem="", code="")
     await inbox.take("default", "many", last=99)
@@ -180,7 +181,7 @@ async def fill_tables(database: Database) -> None:
         await inbox.set_session_setup(tenant, "many", SessionSetup("openai/m", agent="reviewer", user="ada"))
         await queue.add(Job(tenant=tenant, session="many", key="j", kind="run", at=1e9, prompt="do\0"))
     await queue.mark_taken([job.id for job in await queue.untaken()])
-    await database.write(lambda db: fill_rows(db, [(table, n) for table in TABLES for n in range(8)]))
+    await database.write(lambda db: fill_rows(db, [(table, n) for table in TABLES for n in range(rows)]))
 
 
 async def fill_rows(db: Transaction, chosen: list[tuple[TableCopySpec, int]]) -> None:
@@ -229,22 +230,25 @@ def value_of(column: str, number: int) -> Any:
     return f"{column} {number} \\ \0 'é'"
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data folder of a server with two tenants, of which each test gets a copy."""
-    path = tmp_path_factory.mktemp("filled")
+def fill_folder(path: Path, *, many: int, messages: int, rows: int) -> Path:
     (path / "tenants").mkdir()
 
     async def fill() -> None:
         for tenant in ("default", "other"):
             file = path / "tenants" / f"{tenant}.db"
             async with SqliteStore(file, durability="normal", clock=Clock()) as store:
-                await fill_store(store)
+                await fill_store(store, many=many)
         async with open_database(path) as database:
-            await fill_tables(database)
+            await fill_tables(database, messages=messages, rows=rows)
 
     asyncio.run(fill())
     return path
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of a server with two tenants, of which each test gets a copy."""
+    return fill_folder(tmp_path_factory.mktemp("filled"), many=4, messages=4, rows=2)
 
 
 @pytest.fixture
@@ -256,8 +260,10 @@ def folder(filled: Path, tmp_path: Path) -> Path:
 
 
 def test_a_copy_to_a_database_and_back_is_equal_and_a_second_copy_changes_nothing(
-    folder: Path, postgres_url: str, tmp_path: Path
+    postgres_url: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "from").mkdir()
+    folder = fill_folder(tmp_path / "from", many=400, messages=40, rows=8)
     before = digests(folder)
     first = copy(folder, postgres_url)
     copy(postgres_url, tmp_path / "back")
@@ -298,15 +304,13 @@ _numbers = st.lists(st.integers(0, 250), max_size=6, unique=True)
 @settings(max_examples=12 if os.environ.get("FOVEAL_SOAK") else 2, phases=[Phase.explicit, Phase.generate])
 @given(sessions=_sessions, numbers=_numbers)
 def test_any_content_comes_back_equal(sessions: dict[str, Any], numbers: list[int]) -> None:
-    url = fresh_database()
-    with tempfile.TemporaryDirectory() as name:
+    with service_database_url() as url, tempfile.TemporaryDirectory() as name:
         source, back = Path(name) / "from", Path(name) / "back"
         (source / "tenants").mkdir(parents=True)
         asyncio.run(_fill(source, sessions, numbers))
         copy(source, url)
         copy(url, back)
         assert contents(url, ("default",)) == contents(back, ("default",)) == contents(source, ("default",))
-    drop_database(url)
 
 
 async def _fill(folder: Path, sessions: dict[str, Any], numbers: list[int]) -> None:
@@ -323,18 +327,18 @@ async def _fill(folder: Path, sessions: dict[str, Any], numbers: list[int]) -> N
         await database.write(lambda db: fill_rows(db, [(table, n) for table in TABLES for n in numbers]))
 
 
-def test_a_store_file_becomes_a_tenant_and_a_file_again(tmp_path: Path, postgres_url: str) -> None:
+def test_a_store_file_becomes_a_tenant_and_a_file_again(tmp_path: Path, service_url: str) -> None:
     async def fill() -> None:
         async with SqliteStore(tmp_path / "chats.db", clock=Clock()) as store:
-            await fill_store(store)
+            await fill_store(store, many=4)
 
     async def read(name: str) -> dict[str, Any]:
         async with SqliteStore(tmp_path / name) as store:
             return await sessions_of(store)
 
     asyncio.run(fill())
-    copy(tmp_path / "chats.db", postgres_url, tenant="team")
-    copy(postgres_url, tmp_path / "back.db")
+    copy(tmp_path / "chats.db", service_url, tenant="team")
+    copy(service_url, tmp_path / "back.db")
     assert asyncio.run(read("back.db")) == asyncio.run(read("chats.db")) != {}
 
 
@@ -420,15 +424,15 @@ def test_a_file_of_an_earlier_version_is_copied_and_not_migrated(folder: Path, s
 
 
 def test_a_role_that_may_only_read_and_write_rows_can_copy(
-    folder: Path, postgres_url: str, tmp_path: Path
+    folder: Path, service_url: str, tmp_path: Path
 ) -> None:
     role = f"app_{uuid4().hex[:8]}"
-    name = postgres_url.partition("?")[0].rpartition("/")[2]
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
+    name = service_url.partition("?")[0].rpartition("/")[2]
+    with psycopg.connect(service_url, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN NOSUPERUSER NOBYPASSRLS".encode())
-        assert main(["database", "migrate", postgres_url, "--grant", role]) == 0
+        assert main(["database", "migrate", service_url, "--grant", role]) == 0
         try:
-            url = database_url(postgres_url, name, user=role)
+            url = database_url(service_url, name, user=role)
             copy(folder, url)
             copy(url, tmp_path / "back")
             assert contents(tmp_path / "back") == contents(folder)
@@ -538,13 +542,12 @@ CHANGE_AN_EVENT = """
 """
 
 
-def test_an_event_that_the_target_stores_differently_is_found(tmp_path: Path, postgres_url: str) -> None:
+def test_an_event_that_the_target_stores_differently_is_found(tmp_path: Path, service_url: str) -> None:
     source = small_folder(tmp_path / "from")
-    assert main(["database", "migrate", postgres_url]) == 0
-    with psycopg.connect(postgres_url) as connection:
+    with psycopg.connect(service_url) as connection:
         connection.execute(CHANGE_AN_EVENT)
     with pytest.raises(StoreError, match=r"session 'a' .* event 7 is another than that of the source"):
-        copy(source, postgres_url)
+        copy(source, service_url)
 
 
 def test_a_longer_session_in_the_target_is_refused(tmp_path: Path) -> None:
@@ -565,7 +568,7 @@ def test_other_sessions_of_the_target_stay(tmp_path: Path, service_url: str) -> 
 def test_a_row_with_another_value_is_refused_without_showing_it(folder: Path, service_url: str) -> None:
     copy(folder, service_url)
     with psycopg.connect(service_url) as connection:
-        connection.execute("UPDATE foveal.inbox SET content = 'hunter2', at = 7 WHERE key = 'k30'")
+        connection.execute("UPDATE foveal.inbox SET content = 'hunter2', at = 7 WHERE key = 'k3'")
     with pytest.raises(StoreError, match=r"table inbox .* has another value in content, at") as caught:
         copy(folder, service_url)
     assert "hunter2" not in str(caught.value)
@@ -574,7 +577,7 @@ def test_a_row_with_another_value_is_refused_without_showing_it(folder: Path, se
 def test_rows_are_compared_before_sessions_are_copied(folder: Path, service_url: str, tmp_path: Path) -> None:
     copy(folder, service_url)
     with psycopg.connect(service_url) as connection:
-        connection.execute("UPDATE foveal.inbox SET at = 7 WHERE key = 'k30'")
+        connection.execute("UPDATE foveal.inbox SET at = 7 WHERE key = 'k3'")
     source = Path(shutil.copytree(folder, tmp_path / "longer"))
     append(source, "late", said(3))
     with pytest.raises(StoreError, match=r"table inbox .* has another value in at"):
@@ -677,27 +680,27 @@ def test_a_database_with_a_running_turn_is_refused(tmp_path: Path, service_url: 
             copy(service_url, tmp_path / "back")
 
 
-def test_of_a_running_server_only_the_sessions_are_copied(tmp_path: Path, postgres_url: str) -> None:
+def test_of_a_running_server_only_the_sessions_are_copied(tmp_path: Path, service_url: str) -> None:
     with serving() as server:
         assert server.ask("/api/sessions", body={"id": "demo"}).status == 201
         assert server.ask("/api/sessions/demo/turns", body={"text": "hello", "stream": False}).status == 200
         with pytest.raises(StoreUnusable, match="`--live`"):
-            copy(server.folder, postgres_url)
-        progress = copy(server.folder, postgres_url, is_live=True)
+            copy(server.folder, service_url)
+        progress = copy(server.folder, service_url, is_live=True)
         assert (progress.sessions, progress.rows) == (1, {})
         assert server.ask("/api/sessions/demo/turns", body={"text": "more", "stream": False}).status == 200
         assert server.stop() == 0
-        rest = copy(server.folder, postgres_url)
+        rest = copy(server.folder, service_url)
         assert 0 < rest.new_events < rest.events
-        assert contents(postgres_url) == contents(server.folder)
+        assert contents(service_url) == contents(server.folder)
 
 
-def test_a_database_with_a_running_server_is_refused(tmp_path: Path, postgres_url: str) -> None:
+def test_a_database_with_a_running_server_is_refused(tmp_path: Path, service_url: str) -> None:
     source = small_folder(tmp_path / "from")
-    with serving(environment={"FOVEAL_DATABASE": postgres_url}):
+    with serving(environment={"FOVEAL_DATABASE": service_url}):
         with pytest.raises(StoreUnusable, match="servers that run jobs"):
-            copy(source, postgres_url)
-        progress = copy(postgres_url, tmp_path / "back", is_live=True)
+            copy(source, service_url)
+        progress = copy(service_url, tmp_path / "back", is_live=True)
         assert progress.sessions == 0
 
 
@@ -734,7 +737,7 @@ def test_wrong_places_end_the_command_with_one_sentence(
     assert not (tmp_path / "missing").exists()
 
 
-def test_a_tenant_is_named_for_store_files_only(tmp_path: Path, postgres_url: str, folder: Path) -> None:
+def test_a_tenant_is_named_for_store_files_only(tmp_path: Path, service_url: str, folder: Path) -> None:
     with pytest.raises(BadSetting, match="has default, other"):
         copy(folder, tmp_path / "one.db")
     with pytest.raises(BadSetting, match="has default, other"):
@@ -761,9 +764,9 @@ def _one_file(folder: Path) -> Path:
 
 
 def test_the_command_prints_what_it_compared(
-    tmp_path: Path, postgres_url: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, service_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["database", "copy", str(small_folder(tmp_path / "from")), postgres_url]) == 0
+    assert main(["database", "copy", str(small_folder(tmp_path / "from")), service_url]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "compared and equal: 1 tenant, 2 sessions, 44 events, 0 rows",
         "copied by this run: 44 events, 0 rows",

@@ -22,7 +22,9 @@ from support.gated_provider import GatedProvider, run
 from support.provided import provided
 from support.waiting import until
 
-TENANTS = 12
+TENANTS = 4
+"""How many are used meanwhile: more than stay open."""
+MANY_TENANTS = 12
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +43,8 @@ async def opened(tmp_path: Path, provider: Any) -> AsyncIterator[Service]:
         yield service
 
 
-async def use_others(service: Service) -> None:
-    for number in range(TENANTS):
+async def use_others(service: Service, *, count: int = TENANTS) -> None:
+    for number in range(count):
         await service.tenant(f"other-{number}").ensure("demo")
 
 
@@ -60,11 +62,11 @@ def open_files() -> int:
 @run
 async def test_tenants_that_were_used_once_keep_neither_threads_nor_descriptors(tmp_path: Path) -> None:
     async with opened(tmp_path, Scripted()) as service:
-        await use_others(service)
+        await use_others(service, count=MANY_TENANTS)
         await asyncio.sleep(0.1)  # connections are closed in the background
         threads, files = threading.active_count(), open_files()
         for _ in range(3):
-            await use_others(service)
+            await use_others(service, count=MANY_TENANTS)
         gc.collect()
         await until(
             lambda: threading.active_count() <= threads + 8

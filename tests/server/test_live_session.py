@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -871,8 +869,9 @@ async def test_a_service_closes_while_another_process_holds_a_session_lock(
 ) -> None:
     async with opened(tmp_path, "Yes.") as service:
         live = await service.tenant("default").create("demo")
-        command = [sys.executable, "-c", HOLDER, str(tmp_path / "served" / "turnstile.lock")]
-        with subprocess.Popen(command, stdout=PIPE) as holder:
+        program = tmp_path / "holder.py"
+        program.write_text(HOLDER)
+        with warm_start.start([program, tmp_path / "served" / "turnstile.lock"], stdout=PIPE) as holder:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"
             turn = await live.submit("Hello.")

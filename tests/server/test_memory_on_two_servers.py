@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import psycopg
@@ -54,8 +54,9 @@ def speak(seen: ReceivedRequest, number: int) -> Iterator[Piece]:
     )
 
 
-@contextmanager
-def running_machines() -> Iterator[Machines]:
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    """Two servers for several tests: each has tenants of its own."""
     with ExitStack() as stack:
         url = stack.enter_context(service_database_url())
         upstream = stack.enter_context(RawUpstream(speak))
@@ -66,13 +67,6 @@ def running_machines() -> Iterator[Machines]:
             for _ in range(2)
         )
         yield Machines(one, two, upstream, url)
-
-
-@pytest.fixture(scope="module")
-def machines() -> Iterator[Machines]:
-    """Two servers for several tests: each has tenants of its own."""
-    with running_machines() as made:
-        yield made
 
 
 def say(server: Server, session: str, text: str, *, token: str, user: str = "ada") -> str:
@@ -142,8 +136,26 @@ def end_leases(url: str) -> None:
         connection.execute("UPDATE foveal.lease SET until = clock_timestamp()")
 
 
+def write_until_killed(server: Server, has_begun: threading.Event) -> list[str]:
+    """Tell a server statements until it is gone, and return those that it has confirmed."""
+    confirmed = list[str]()
+    for number in range(1_000):
+        text = statement(0, number)
+        try:
+            added = server.ask("/api/memory/ada", body={"text": text})
+        except OSError:
+            break
+        if added.status == 201:
+            confirmed.append(text)
+        if number == 12:
+            has_begun.set()
+    return confirmed
+
+
 @run
-async def test_the_story_of_a_bot_whose_machine_changes(service_url: str) -> None:
+async def test_a_killed_machine_loses_no_entry_that_it_has_confirmed_and_its_bot_continues_elsewhere(
+    service_url: str,
+) -> None:
     async with BotApi() as api:
         settings = {"telegram.allowed": [USER, 77], "telegram.base_url": api.url, "server.rate": 0}
         environment = {"FOVEAL_DATABASE": service_url, "TELEGRAM_BOT_TOKEN": TOKEN}
@@ -159,9 +171,13 @@ async def test_the_story_of_a_bot_whose_machine_changes(service_url: str) -> Non
         with machine() as one:
             for text in STORY:
                 await tell(text)
+            has_begun = threading.Event()
+            writing = asyncio.create_task(asyncio.to_thread(write_until_killed, one, has_begun))
+            assert await asyncio.to_thread(has_begun.wait, DEADLINE)
             await asyncio.to_thread(one.kill)
+            confirmed = await writing
         end_leases(service_url)
-        with machine():
+        with machine() as two:
             api.hear("/new", user=USER)  # the answer before it may come once more, because of the kill
             await api.until(lambda: "Let us start afresh" in api.messages[-1]["text"])
             shown = await tell("Hello.")
@@ -171,6 +187,16 @@ async def test_the_story_of_a_bot_whose_machine_changes(service_url: str) -> Non
             assert "Ada" not in await tell(f"@{NAME} Hello.", chat=-100, user=77)
             await tell("/forget Ada")
             assert "name is Ada" not in await tell("And now?")
+            await asyncio.to_thread(check_entries, two, confirmed)
+
+
+def check_entries(server: Server, confirmed: list[str]) -> None:
+    """Check that a server has what another one confirmed, and at most the one that this one had begun."""
+    kept = [entry["text"] for entry in entries(server, "", limit=500)]
+    assert kept[: len(confirmed)] == confirmed
+    assert len(kept) <= len(confirmed) + 1
+    assert kept == [statement(0, number) for number in range(len(kept))]
+    assert "Shelf" in say(server, "demo", "Hello.", token="")
 
 
 def test_a_user_who_is_erased_on_one_server_leaves_nothing_on_the_other(machines: Machines) -> None:
@@ -216,36 +242,3 @@ def test_entries_of_writers_on_two_servers_are_all_kept(machines: Machines) -> N
     assert kept == entries(machines.two, token)
     assert {entry["text"] for entry in kept} == {statement(w, n) for w in range(4) for n in range(10)}
     assert len({entry["id"] for entry in kept}) == 40
-
-
-def test_a_server_that_is_killed_loses_no_entry_that_it_has_confirmed() -> None:
-    with running_machines() as machines:
-        check_killed_server(machines)
-
-
-def check_killed_server(machines: Machines) -> None:
-    token, confirmed = machines.token("acme"), list[str]()
-
-    def write() -> None:
-        for number in range(1_000):
-            text = statement(0, number)
-            try:
-                added = machines.one.ask("/api/memory/ada", body={"text": text}, token=token)
-            except OSError:
-                return
-            if added.status == 201:
-                confirmed.append(text)
-            if number == 12:
-                has_begun.set()
-
-    has_begun = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write)
-        assert has_begun.wait(DEADLINE)
-        machines.one.kill()
-        writing.result()
-    kept = [entry["text"] for entry in entries(machines.two, token, limit=500)]
-    assert kept[: len(confirmed)] == confirmed
-    assert len(kept) <= len(confirmed) + 1
-    assert kept == [statement(0, number) for number in range(len(kept))]
-    assert "Shelf" in say(machines.two, "demo", "Hello.", token=token)

@@ -202,7 +202,8 @@ def test_no_route_of_the_inspector_reaches_what_others_have(server: ApiServer, b
     before, routes = state_of_others(server), routes_of(server)
     assert len(routes) > 15
     with browser_of(server, "mallory") if by_cookie else server.client(bound(server, "mallory")) as client:
-        for id in FOREIGN:
+        # Of the token, which the same check reads, one session is enough.
+        for id in FOREIGN if by_cookie else FOREIGN[:1]:
             for key in (id, session_handle("tenant default", id)):
                 for method, path in routes:
                     if (method, path) in INSPECTOR_LISTS:

@@ -23,9 +23,13 @@ for name in (
     "foveal.agent.terminal.interactive",
     "foveal.agent.terminal.output.streaming",
     "foveal.agent.terminal.start",
-    "foveal.cli.session_commands",
+    "foveal.cli.served_inspector",
     "foveal.cli.server_commands",
+    "foveal.cli.session_commands",
+    "foveal.server.gateways.discord",
+    "foveal.server.gateways.telegram",
     "foveal.server.http.app",
+    "foveal.web.bounded_protocol",
     "foveal.web.listener",
     "foveal.cli.mcp_command",
     "foveal.mcp_server.recall_server",
@@ -39,6 +43,7 @@ for name in (
     "pygments.lexers.python",
     "rich.markdown",
     "support.warm_start",
+    "uvloop",
 ):
     import_module(name)
 counter().count("text")  # loads the vocabulary

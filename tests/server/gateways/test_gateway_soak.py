@@ -79,7 +79,7 @@ def test_telegram_messages_under_kills_and_outages_are_answered_once_and_in_orde
     asyncio.run(soak_telegram(plan, tmp_path, wait_s=60))
 
 
-@pytest.mark.long
+@pytest.mark.soak  # `test_discord_delivery.py` has the outages, `test_discord.py` the kill
 def test_discord_messages_under_outages_are_answered_once_and_in_order(tmp_path: Path) -> None:
     places = discord_places(4)
     plan = soak_plan(17, messages=20, places=places, faults=DISCORD_FAULTS, fault_s=0.3, pause_s=0.1)

@@ -272,7 +272,7 @@ def test_a_busy_tenant_does_not_block_others_and_ended_jobs_are_deleted(
         async with opened(
             folder, actor, timing=QUICK._replace(cleanup_interval_s=0.0, ended_job_ttl_s=-60.0)
         ) as (_, work):
-            for number in range(12):
+            for number in range(8):
                 await work.run("many", f"s{number}", "slow", key="k")
             await until(lambda: len(actor.prompts) >= 4)
             await work.run("few", "s", "quick", key="k")
@@ -280,7 +280,7 @@ def test_a_busy_tenant_does_not_block_others_and_ended_jobs_are_deleted(
             assert actor.prompts.count("slow") == 4
             gate.set()
             await wait_until_done(work)
-            assert actor.prompts.count("slow") == 12
+            assert actor.prompts.count("slow") == 8
             await until(lambda: jobs(folder) == [], "the sweep")
 
     asyncio.run(main())
@@ -516,9 +516,9 @@ def test_kill_9_loses_and_repeats_no_run_and_another_process_takes_over(tmp_path
     second = started(tmp_path, "second")
     second.wait_for("working")
     third = started(tmp_path, "third")
-    for number in range(20):
+    for number in range(12):
         third.ask("default", f"c{number % 4}", f"c-{number}")
-    wait(lambda: open_jobs(tmp_path) < 15)
+    wait(lambda: open_jobs(tmp_path) < 9)
     second.ask("acme", "s-b1", "b1")
     wait(lambda: any(status == "DELAYED" for _, status, _ in jobs(folder)))
     assert not third.has_printed("working")
@@ -537,8 +537,8 @@ def test_kill_9_loses_and_repeats_no_run_and_another_process_takes_over(tmp_path
         prompt, answer = messages.pop(f"s-{key}")
         assert (prompt, answer.startswith("answered by ")) == (f"do {key}", True)
     for lane in range(4):
-        assert messages[f"c{lane}"][::2] == [f"do c-{number}" for number in range(lane, 20, 4)]
+        assert messages[f"c{lane}"][::2] == [f"do c-{number}" for number in range(lane, 12, 4)]
     answers = [line for lines in messages.values() for line in lines[1::2]]
-    assert len(answers) == 20
+    assert len(answers) == 12
     assert {"answered by second", "answered by third"} >= set(answers)
     assert b"do c-" not in (folder / "work.db").read_bytes()

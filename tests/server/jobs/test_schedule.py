@@ -245,6 +245,18 @@ def test_each_time_makes_one_job_whatever_the_clock_does(place: Path | str) -> N
     with_store(place, act)
 
 
+def test_several_executors_make_one_job_of_each_time(place: Path | str) -> None:
+    async def main() -> None:
+        async with open_database(place) as one, open_database(place) as other:
+            stores = [ScheduleStore(database) for database in (one, other)]
+            await stores[0].create(daily(), now=NOON)
+            counts = await asyncio.gather(*(store.queue_due_runs(now=NOON + DAY) for store in stores * 4))
+            assert sum(counts) == 1
+            assert names(await JobQueue(other).untaken()) == ["schedule/daily/2026-03-03T09:00:00Z"]
+
+    asyncio.run(main())
+
+
 def test_an_open_run_prevents_further_runs_of_its_schedule(place: Path | str) -> None:
     async def act(store: ScheduleStore, jobs: JobQueue) -> None:
         await store.create(daily(), now=NOON)

@@ -12,6 +12,7 @@ import pytest
 
 from foveal.server.proxy.client_compaction import asks_for_summary
 from foveal.transport.client_request import ClientRequest, RequestCache
+from support.effort import rest_in_soak
 from support.upstream import DEADLINE, ProxyServer, RawUpstream, ReceivedRequest, answer
 
 Json = dict[str, Any]
@@ -81,11 +82,14 @@ def proxy(tmp_path: Path) -> Iterator[ProxyServer]:
 
 @pytest.mark.parametrize(
     ("prompt", "first", "is_left"),
-    [
-        (PROMPT, CONTINUED, True),
-        (PROMPT, OTHER, False),
-        ("What is the next part?", CONTINUED, False),
-    ],
+    rest_in_soak(
+        [
+            (PROMPT, CONTINUED, True),
+            (PROMPT, OTHER, False),
+            ("What is the next part?", CONTINUED, False),
+        ],
+        kept=2,
+    ),
 )
 def test_a_history_that_the_client_has_compacted_is_left_to_the_client(
     proxy: ProxyServer, prompt: str, first: str, is_left: bool

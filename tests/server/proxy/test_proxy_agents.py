@@ -85,6 +85,7 @@ def test_a_langchain_agent_stays_inside_its_window(provider: StandIn, proxy: Pro
     assert_one_legal_session(provider, proxy)
 
 
+@pytest.mark.soak
 def test_a_pydantic_ai_agent_stays_inside_its_window(provider: StandIn, proxy: ProxyServer) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

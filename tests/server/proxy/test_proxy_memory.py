@@ -320,7 +320,7 @@ def test_a_token_may_take_the_user_from_each_request(scene: Scene, dialect: str)
     assert "Answer in" not in str(scene.ask(dialect, "Hello.", token=token, metadata={"user_id": 7}))
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", rest_in_soak(DIALECTS[::-1]))
 def test_the_memory_stands_in_a_fixed_place_and_moves_the_prefix_once_per_change(
     scene: Scene, dialect: str
 ) -> None:

@@ -16,7 +16,7 @@ from foveal.server.auth_tokens import AuthTokens
 from foveal.server.runtime import StoreFailed
 from foveal.server.service import INBOX_TOPIC
 from foveal.stores.postgres.connection import PostgresPool
-from support.postgres_server import FAST, own_server
+from support.cutting_proxy import CuttingProxy
 from support.upstream import DEADLINE, ProxyServer, RawUpstream, answer, until
 
 REPLY = (
@@ -26,12 +26,12 @@ REPLY = (
 
 @pytest.mark.long
 def test_requests_pass_while_postgresql_is_away(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    service_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: Any = PostgresPool.__init__.__kwdefaults__
     monkeypatch.setitem(options, "wait_s", 1.0)  # the first request waits so long for the database
     with (
-        own_server(settings=FAST) as database,
+        CuttingProxy(service_url) as database,
         RawUpstream(lambda seen, number: iter([answer(REPLY)])) as upstream,
         ProxyServer(tmp_path, openai=upstream.openai, server__database=database.url) as proxy,
     ):
@@ -42,7 +42,7 @@ def test_requests_pass_while_postgresql_is_away(
         headers = {"Authorization": f"Bearer {monitor}"}
         assert httpx.get(f"{proxy.url}/metrics", headers=headers, timeout=DEADLINE).status_code == 200
         assert _ask(proxy, known, "one").status_code == 200
-        database.stop("immediate")
+        database.refuse()
         replies = [_ask(proxy, known, text) for text in ("two", "three")]
         assert [(reply.status_code, reply.content) for reply in replies] == [(200, REPLY)] * 2
         assert all("not managed" in reply.headers["x-foveal-reduced"] for reply in replies)
@@ -53,7 +53,7 @@ def test_requests_pass_while_postgresql_is_away(
         assert _ask(proxy, unused, "five").status_code == 503, (
             "a token that was not seen before cannot be checked"
         )
-        database.start()
+        database.restore()
         assert len([record for record in caplog.records if "inbox cannot be read" in record.message]) <= 1
         until(lambda: _ask(proxy, unused, "six").status_code == 200)
         until(lambda: "not managed" not in _ask(proxy, unused, "seven").headers.get("x-foveal-reduced", ""))

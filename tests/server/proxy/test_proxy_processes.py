@@ -109,6 +109,7 @@ class TwoServers:
     to."""
 
     def __init__(self, stack: ExitStack, folder: Path | None, environment: Mapping[str, str]) -> None:
+        self.folder = folder
         self._answers = threading.Event()
         self._raw = stack.enter_context(RawUpstream(self._reply))
         self._threads = stack.enter_context(ThreadPoolExecutor())
@@ -185,22 +186,23 @@ def test_a_conversation_that_another_server_is_answering_is_forked(servers: TwoS
     assert session_of(again) == session_of(first)
 
 
-def test_a_server_that_is_slow_to_release_a_recorded_reply_causes_no_fork(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        servers = TwoServers(stack, tmp_path / "server", {})
-        first = servers.ask(servers.one, ["Hi"])
-        name = f"exchange/{session_of(first)}"
+@pytest.mark.parametrize("servers", ["folder"], indirect=True)
+def test_a_server_that_is_slow_to_release_a_recorded_reply_causes_no_fork(servers: TwoServers) -> None:
+    assert servers.folder is not None
+    locks_file = servers.folder / "turnstile.lock"
+    first = servers.ask(servers.one, ["Hello"])
+    name = f"exchange/{session_of(first)}"
 
-        async def ask_while_held() -> HttpReply:
-            locks = SessionLocks(tmp_path / "server" / "turnstile.lock")
-            async with locks.lock("default", name):
-                asking = asyncio.to_thread(servers.ask, servers.two, ["Hi", text_of_answer(first), "Go on"])
-                later = asyncio.create_task(asking)
-                await asyncio.sleep(0.5)
-            await locks.close()
-            return await later
+    async def ask_while_held() -> HttpReply:
+        locks = SessionLocks(locks_file)
+        async with locks.lock("default", name):
+            asking = asyncio.to_thread(servers.ask, servers.two, ["Hello", text_of_answer(first), "Go on"])
+            later = asyncio.create_task(asking)
+            await asyncio.sleep(0.5)
+        await locks.close()
+        return await later
 
-        assert session_of(asyncio.run(ask_while_held())) == session_of(first)
+    assert session_of(asyncio.run(ask_while_held())) == session_of(first)
 
 
 def test_a_request_that_waited_for_a_killed_server_continues_its_conversation(tmp_path: Path) -> None:

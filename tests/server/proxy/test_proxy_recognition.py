@@ -26,6 +26,7 @@ from foveal.core.log import (
 )
 from foveal.core.view import effective_events
 from foveal.server.proxy.digest_index import DigestIndex
+from support.effort import rest_in_soak
 from support.provider_stand_in import Answer, StandIn
 from support.upstream import (
     DEADLINE,
@@ -176,7 +177,7 @@ def test_an_edited_last_message_starts_a_new_session(proxy: ProxyServer) -> None
     ]
 
 
-@pytest.mark.parametrize("pair", range(5))
+@pytest.mark.parametrize("pair", rest_in_soak(range(5)))
 def test_two_users_of_one_token_who_begin_alike_stay_apart(proxy: ProxyServer, pair: int) -> None:
     users = {name: Client(proxy) for name in ("ANN", "BOB")}
     said = {name: [user(f"Hi {pair}")] for name in users}

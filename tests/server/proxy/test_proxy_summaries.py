@@ -12,6 +12,7 @@ import pytest
 
 from foveal.core.log import ForeignSummary, Noted
 from support.compacting_upstream import COMPACTION, CompactingUpstream
+from support.effort import rest_in_soak
 from support.upstream import DEADLINE, ProxyServer, RawUpstream, until
 
 Json = dict[str, Any]
@@ -189,7 +190,7 @@ def test_an_item_of_another_account_that_nothing_is_known_of(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("window", [24_000, 4_000_000])
+@pytest.mark.parametrize("window", rest_in_soak([24_000, 4_000_000]))
 def test_a_large_body_with_an_item(tmp_path: Path, upstream: CompactingUpstream, window: int) -> None:
     with RawUpstream(upstream) as raw, ProxyServer(tmp_path, openai=raw.openai, window=window) as proxy:
         client = Client(proxy)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from foveal.config import load
 from foveal.errors import BadSetting, ProviderError
 from foveal.server import ChatPlace, Chats, Pairing, Service
-from foveal.server.chat_records import MAX_KEPT_ANSWERS
 from foveal.server.gateways import texts
 from foveal.server.gateways.delivery import SEND_PAUSES_S
 from foveal.server.gateways.gateway import base_url, connection_states
@@ -380,13 +379,15 @@ async def test_what_was_kept_survives_a_restart_and_is_offered_once_a_day(tmp_pa
 
 
 @run
-async def test_what_was_kept_is_bounded_and_erased_with_its_user(tmp_path: Path) -> None:
-    answers = [f"{number}." for number in range(MAX_KEPT_ANSWERS + 3)]
-    async with running_bot(tmp_path, *answers) as bot:
-        await leave_answers(bot, MAX_KEPT_ANSWERS + 1)
+async def test_what_was_kept_is_bounded_and_erased_with_its_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveal.server.chat_records.MAX_KEPT_ANSWERS", 3)
+    async with running_bot(tmp_path, "One.", "Two.", "Three.", "Four.", "Five.", "Six.") as bot:
+        await leave_answers(bot, 4)
         chats, now = Chats(bot.service.runtime.database), bot.clock()
         kept = await chats.kept_answers("telegram", ChatPlace(USER), now=now)
-        assert len(kept) == MAX_KEPT_ANSWERS
+        assert len(kept) == 3
         week_later = now + 7 * 86_400.0 + 60.0
         assert await chats.kept_answers("telegram", ChatPlace(USER), now=week_later) == []
         await bot.service.tenant("telegram").erase_user(str(USER))

@@ -19,6 +19,7 @@ from foveal.server.gateways.delivery import (
     SEND_PAUSES_S,
 )
 from foveal.testing import Scripted
+from support.effort import rest_in_soak
 from support.gated_provider import GatedProvider, run
 from support.telegram_bot import USER, Bot, running_bot, texts_of
 from support.telegram_stand_in import NAME, BotApi, Fault, Json
@@ -271,11 +272,16 @@ async def refused(bot: Bot, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("refusal", "cause"),
-    [
-        ("Bad Request: TOPIC_CLOSED", "the topic is closed"),
-        ("Bad Request: not enough rights to send text messages to the chat", "the bot may not write there"),
-        ("Bad Request: CHAT_WRITE_FORBIDDEN", "the bot may not write there"),
-    ],
+    rest_in_soak(
+        [
+            (
+                "Bad Request: not enough rights to send text messages to the chat",
+                "the bot may not write there",
+            ),
+            ("Bad Request: TOPIC_CLOSED", "the topic is closed"),
+            ("Bad Request: CHAT_WRITE_FORBIDDEN", "the bot may not write there"),
+        ]
+    ),
 )
 def test_answers_to_a_closed_place_are_told_each_hour_and_sent_when_it_opens(
     refusal: str, cause: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

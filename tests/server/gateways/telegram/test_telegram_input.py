@@ -18,6 +18,7 @@ from foveal.server.gateways.chat_files import NOT_FETCHED
 from foveal.server.gateways.incoming import EDITS
 from foveal.testing import Scripted
 from support import warm_start
+from support.effort import rest_in_soak
 from support.gated_provider import GatedProvider, run
 from support.serve_process import serving
 from support.telegram_bot import USER, Bot, running_bot, texts_of
@@ -87,8 +88,20 @@ def tell_of_move(bot: Bot, notice: str, supergroup: int) -> None:
         bot.api.hear(None, user=USER, chat=supergroup, migrate_from_chat_id=GROUP)
 
 
-@pytest.mark.parametrize("notices", [["to"], ["from"], ["from", "to"]])
-@pytest.mark.parametrize("first", ["the notice", "a message"])
+@pytest.mark.parametrize(
+    ("notices", "first"),
+    rest_in_soak(
+        [
+            (["to"], "the notice"),
+            (["from"], "a message"),
+            (["from", "to"], "a message"),
+            (["from", "to"], "the notice"),
+            (["from"], "the notice"),
+            (["to"], "a message"),
+        ],
+        kept=2,
+    ),
+)
 @run
 async def test_one_notice_of_a_move_suffices_wherever_it_comes(
     tmp_path: Path, notices: list[str], first: str
@@ -431,8 +444,18 @@ async def test_a_text_file_reaches_every_model(tmp_path: Path) -> None:
         assert 'attached "notes.txt"]\nOne.\n\\[foveal: end of]\n[foveal: end of' in (await bot.messages())[0]
 
 
-@pytest.mark.parametrize("fault", [Fault(502, "Bad Gateway"), HangUp()])
-@pytest.mark.parametrize("method", ["getFile", "download"])
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    rest_in_soak(
+        [
+            ("getFile", HangUp()),
+            ("download", Fault(502, "Bad Gateway")),
+            ("getFile", Fault(502, "Bad Gateway")),
+            ("download", HangUp()),
+        ],
+        kept=2,
+    ),
+)
 def test_a_message_is_answered_although_its_file_cannot_be_fetched(
     tmp_path: Path, fault: Exception, method: str
 ) -> None:
