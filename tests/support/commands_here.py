@@ -3,9 +3,9 @@
     done = run_here(["memory", "list"], env=env, cwd=folder)
     assert done.stdout == "…"
 
-A fork of `support.warm_start` copies each page of memory that it writes to, which takes longer than most commands do.
-Tests of processes (signals, terminals, closed pipes, the exit, several at once) use `warm_start`. A problem that is no
-`FovealError` is raised here, where a process would print a traceback.
+A fork of `support.warm_start` copies each page of memory that it writes to, which takes longer than most commands
+do. Tests of processes (signals, terminals, closed pipes, the exit, several at once) use `warm_start`. A problem
+that is no `FovealError` is raised here, where a process would print a traceback.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ def _exit_code(words: list[str]) -> int:
     try:
         return main(words)
     except SystemExit as left:
-        assert left.code is None or isinstance(left.code, int)
-        return left.code or 0
+        return int(left.code or 0)
 
 
 @contextmanager
