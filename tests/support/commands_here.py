@@ -26,7 +26,7 @@ from unittest.mock import patch
 from foveal import cli
 from foveal.cli.__main__ import main
 
-_PARSER: Final = cache(cli._parser)
+PARSER: Final = cache(cli._parser)
 """It has 290 options: to make it takes longer than a short command."""
 
 
@@ -69,7 +69,7 @@ def _surroundings(words: list[str], env: Mapping[str, str], cwd: Path) -> Iterat
             patch.object(sys, "path", [*folders, *sys.path]),
             patch.object(sys, "argv", ["foveal", *words]),
             patch.object(sys, "dont_write_bytecode", bool(env.get("PYTHONDONTWRITEBYTECODE"))),
-            patch.object(cli, "_parser", _PARSER),
+            patch.object(cli, "_parser", PARSER),
         ):
             yield
     finally:
