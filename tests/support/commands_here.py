@@ -85,7 +85,7 @@ def _surroundings(words: list[str], env: Mapping[str, str], cwd: Path) -> Iterat
 def _streams(stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes]) -> Iterator[None]:
     """Make files the standard streams, opened as an interpreter in UTF-8 mode opens them."""
     streams = [
-        io.TextIOWrapper(opened, "utf-8", errors)  # type: ignore[arg-type]
+        io.TextIOWrapper(opened, "utf-8", errors)
         for opened, errors in (
             (stdin, "surrogateescape"),
             (stdout, "surrogateescape"),

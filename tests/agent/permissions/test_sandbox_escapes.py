@@ -55,7 +55,12 @@ def is_usual() -> bool:
     with TemporaryDirectory(dir=shared_folder()) as folder:
         tried: list[Sandbox] = []
         try_one = sandbox_module._tried
-        with patch.object(sandbox_module, "_tried", lambda one: tried.append(one) or try_one(one)):
+
+        def note_and_try(one: Sandbox) -> SandboxFinding:
+            tried.append(one)
+            return try_one(one)
+
+        with patch.object(sandbox_module, "_tried", note_and_try):
             find_sandbox(Path(folder))
     return len(tried) == 1
 
