@@ -1,4 +1,4 @@
-"""The `foveal` command in real processes with real files: output and exit codes."""
+"""The `foveal` command with real files: output and exit codes, and in processes where they matter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +53,7 @@ from foveal.sessions import Session
 from foveal.stores import SqliteStore
 from foveal.transcripts import read, write_events
 from support import warm_start
+from support.commands_here import run_here
 from support.effort import rest_in_soak
 from support.histories import session as history
 from support.legality import check_anthropic, check_chat, check_gemini, check_responses
@@ -93,14 +93,19 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "chats.db"
 
 
-def run_foveal(store: Path | None, *args: object, **how: Any) -> subprocess.CompletedProcess[bytes]:
+def run_foveal(
+    store: Path | None, *args: object, has_process: bool = False, **how: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command; in a process of its own if that is what is tested, or if it gets other streams."""
     env = {**os.environ, "PYTHONUNBUFFERED": "", **({"FOVEAL_STORE": str(store)} if store else {})}
-    return warm_start.run(["-m", "foveal.cli", *args], env=env, **how)
+    if has_process or how:
+        return warm_start.run(["-m", "foveal.cli", *args], env=env, **how)
+    return run_here(args, env=env)
 
 
-def output_of(store: Path, *args: object, code: int = 0) -> str:
+def output_of(store: Path, *args: object, code: int = 0, has_process: bool = False) -> str:
     """Return what a command prints that exits with this code, without a traceback."""
-    done = run_foveal(store, *args)
+    done = run_foveal(store, *args, has_process=has_process)
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     assert done.returncode == code, done.stderr.decode()
     if code == 0:
@@ -109,14 +114,13 @@ def output_of(store: Path, *args: object, code: int = 0) -> str:
 
 
 def outputs_of(store: Path, *commands: Sequence[object]) -> list[str]:
-    """Return what several reading commands print; they run in parallel."""
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(lambda command: output_of(store, *command), commands))
+    """Return what several commands print."""
+    return [output_of(store, *command) for command in commands]
 
 
-def error_of(store: Path, *args: object, code: int = 1) -> str:
+def error_of(store: Path, *args: object, code: int = 1, has_process: bool = False) -> str:
     """Return the error of a command that fails and prints nothing to standard output."""
-    done = run_foveal(store, *args)
+    done = run_foveal(store, *args, has_process=has_process)
     complaint = done.stderr.decode()
     assert "Traceback" not in complaint, complaint
     assert (done.returncode, done.stdout) == (code, b""), complaint
@@ -158,6 +162,7 @@ def ids(store: Path) -> set[str]:
 def test_every_command_explains_itself(store: Path) -> None:
     commands = [[], ["sessions"], ["import"], ["export"], ["log"], ["show"]]
     answers = outputs_of(store, *([*command, "--help"] for command in commands))
+    assert answers[0] == output_of(store, "--help", has_process=True)
     assert all(answer.startswith("usage: foveal") for answer in answers)
     assert not store.exists()
 
@@ -171,7 +176,7 @@ def test_wrong_usage_prints_the_usage(store: Path) -> None:
         ["export", "x", "--to", "tape"],
     )
     for args in wrong:
-        assert "usage: foveal" in error_of(store, *args, code=2)
+        assert "usage: foveal" in error_of(store, *args, code=2, has_process=args == ["nonsense"])
 
 
 def test_version_is_printed(store: Path) -> None:
@@ -428,8 +433,9 @@ def test_export_and_import_return_the_same_session(store: Path, tmp_path: Path) 
     assert f"{len(EVERYTHING)} events of all of it written to {file}" in output_of(
         store, "export", "all of it", "-o", file
     )
-    assert run_foveal(store, "export", "all of it").stdout == file.read_bytes()
-    assert f"all of it: {len(EVERYTHING)} events from foveal" in output_of(other, "import", file)
+    assert run_foveal(store, "export", "all of it", has_process=True).stdout == file.read_bytes()
+    said = output_of(other, "import", file, has_process=True)
+    assert f"all of it: {len(EVERYTHING)} events from foveal" in said
     assert events(other, "all of it") == events(store, "all of it")
     assert "A title" in output_of(other, "sessions")
     output_of(other, "export", "all of it", "-o", tmp_path / "again.jsonl")
@@ -836,7 +842,7 @@ def _read(terminal: int) -> bytes:
 
 def test_a_store_whose_name_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.db"))
-    done = run_foveal(path, "import", HERE / "pi.jsonl")
+    done = run_foveal(path, "import", HERE / "pi.jsonl", has_process=True)
     assert b"Traceback" not in done.stderr
     assert b"valid Unicode" in done.stderr
     assert done.returncode == 1
@@ -845,7 +851,7 @@ def test_a_store_whose_name_is_not_utf8_is_an_error(tmp_path: Path) -> None:
 def test_a_recording_whose_name_is_not_utf8_is_imported(store: Path, tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.json"))
     path.write_text(json.dumps(CHAT))
-    assert "imported 1 conversation" in output_of(store, "import", path)
+    assert "imported 1 conversation" in output_of(store, "import", path, has_process=True)
     assert "What is in it?" in output_of(store, "sessions")
 
 

@@ -29,6 +29,7 @@ from support.serve_process import Server, environment_of, serving
 from support.telegram_bot import USER
 from support.telegram_stand_in import TOKEN, BotApi
 from support.terminal import Terminal
+from support.warm_commands import arguments, warm_commands
 
 HOOK = "https://hooks.example.org/bot/secret"
 
@@ -204,13 +205,14 @@ async def test_the_tools_of_a_bot_read_and_ask_but_do_not_write(tmp_path: Path) 
     (tmp_path / "handbook").mkdir()
     (tmp_path / "handbook" / "a.txt").write_text("The gate is green.")
     (tmp_path / "server.py").write_text(MCP_SERVER)
-    settings = {
-        "telegram.tools": ["fetch", f"files:{tmp_path / 'handbook'}", "mcp:sums"],
-        "mcp.sums.command": sys.executable,
-        "mcp.sums.args": [str(tmp_path / "server.py")],
-    }
-    config = load(tmp_path, flags=settings, environ={}, user_folder=tmp_path / "no-config")
     async with AsyncExitStack() as stack:
+        warm = stack.enter_context(warm_commands())
+        settings = {
+            "telegram.tools": ["fetch", f"files:{tmp_path / 'handbook'}", "mcp:sums"],
+            "mcp.sums.command": sys.executable,
+            "mcp.sums.args": arguments(warm, tmp_path / "server.py"),
+        }
+        config = load(tmp_path, flags=settings, environ={}, user_folder=tmp_path / "no-config")
         tools = {tool.name: tool for tool in await chat_tools(config, "telegram", stack)}
         asks = {name: tool.needs_approval for name, tool in tools.items()}
         assert asks == {"fetch": True, "read": False, "list": False, "search": False, "sums__add": True}

@@ -224,7 +224,7 @@ def test_the_exit_code_and_the_arguments_are_those_of_the_agent(home: Path, serv
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sent", rest_in_soak([signal.SIGKILL, signal.SIGTERM]))
 def test_the_server_ends_with_the_command_that_has_started_it(home: Path, sent: signal.Signals) -> None:
     environ = script_agent(home, 'echo "$ANTHROPIC_BASE_URL $$"; exec sleep 60')
     command = foveal_command("wrap", "claude")[1:]
@@ -239,6 +239,19 @@ def test_the_server_ends_with_the_command_that_has_started_it(home: Path, sent: 
         until(lambda: not answers(url))
         if sent == signal.SIGKILL:  # the agent itself goes on
             os.kill(int(agent), signal.SIGKILL)
+
+
+def test_a_signal_for_the_command_ends_the_agent(home: Path, server: Server) -> None:
+    environ = script_agent(home, 'echo "$$"; exec sleep 60')
+    command = foveal_command("wrap", "claude", "--url", server.url)[1:]
+    with warm_start.start(
+        command, cwd=home, env=environ, stdout=subprocess.PIPE, encoding="utf-8"
+    ) as process:
+        assert process.stdout is not None
+        agent = process.stdout.readline().strip()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+        assert not Path(f"/proc/{agent}").exists()
 
 
 @pytest.mark.long
@@ -266,10 +279,9 @@ def test_a_signal_while_the_server_starts_ends_both_at_once(home: Path, sent: si
     assert not Path(f"/proc/{server}").exists()
 
 
-@pytest.mark.long
-def test_ctrl_c_is_for_the_agent(home: Path) -> None:
+def test_ctrl_c_is_for_the_agent(home: Path, server: Server) -> None:
     environ = script_agent(home, "trap 'exit 3' INT; echo ready; while :; do sleep 0.1; done")
-    with Terminal("wrap", "claude", cwd=home, env=environ) as terminal:
+    with Terminal("wrap", "claude", "--url", server.url, cwd=home, env=environ) as terminal:
         terminal.see("ready")
         terminal.type(CTRL_C)
         assert terminal.ended() == 3

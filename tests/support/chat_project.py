@@ -25,6 +25,7 @@ from foveal.core.view.fold import fold
 from foveal.core.view.request import Fitted
 from foveal.stores import open_store
 from support import warm_start
+from support.commands_here import run_here
 from support.legality import check_chat
 from support.terminal import Terminal
 
@@ -113,11 +114,22 @@ class ChatProject:
         return Terminal("chat", *args, env=env, cwd=self.folder, is_cold=is_cold, **how)
 
     def run_piped(
-        self, *args: object, input: str = "", env: Mapping[str, str] | None = None, is_cold: bool = False
+        self,
+        *args: object,
+        input: str = "",
+        env: Mapping[str, str] | None = None,
+        has_process: bool = False,
+        is_cold: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end; `is_cold` starts a new interpreter for it."""
-        command = ["-m", "foveal.cli", *map(str, args)]
+        """Run a command to its end, without a terminal. `has_process` starts a process for it, and `is_cold` a new
+        interpreter."""
         env = {**self.env, **(env or {})}
+        if not (has_process or is_cold):
+            done = run_here(args, input=input.encode(), env=env, cwd=self.folder)
+            return subprocess.CompletedProcess(
+                done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+            )
+        command = ["-m", "foveal.cli", *map(str, args)]
         if not is_cold:
             return warm_start.run(command, input=input, env=env, cwd=self.folder, encoding="utf-8")
         return subprocess.run(

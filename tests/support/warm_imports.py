@@ -17,6 +17,7 @@ from foveal.core.models.model import model
 from foveal.core.redaction.redact import re2_search
 from foveal.core.tokens.counter import counter
 
+gc.disable()  # until they are all there: nearly all that is made here, stays
 for name in (
     "dbos",
     "foveal.agent.terminal.factory",
@@ -52,8 +53,12 @@ re2_search()  # compiles the pattern of secrets
 cli: Any = import_module("foveal.cli")
 program: Any = import_module("foveal.cli.__main__")
 cli._parser = cache(cli._parser)  # it has 290 options: to make it takes longer than a short command
+key_bindings: Any = import_module("prompt_toolkit.application.application")
+key_bindings.load_key_bindings = cache(key_bindings.load_key_bindings)  # 800, the same for each application
+key_bindings.load_key_bindings()
 with suppress(SystemExit), redirect_stdout(StringIO()):
     program.main(["--help"])
 del sys.modules[program.__name__]  # `python -m foveal.cli` runs it anew
 gc.collect()
+gc.enable()
 gc.freeze()  # a collection in a fork would write to these pages, and so copy them

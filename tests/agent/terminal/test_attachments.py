@@ -24,6 +24,7 @@ from foveal.agent.terminal.user_message import Attachment, UserMessage
 from foveal.core.log import Media, Text, UserSaid
 from foveal.providers.local.download import KNOWN_WEIGHTS
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.effort import rest_in_soak
 from support.terminal import CTRL_C, ENTER, TAB
 
 
@@ -251,25 +252,22 @@ def test_sizes_are_singular_for_one_token() -> None:
 # ── Names that are not there, and the list after @ ───────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("read @missing.md please", "missing.md"),
-        ("read @src/nothing and @a.txt", "src/nothing"),
-        ("read @./nothing.", "./nothing"),
-        ('read @"my notes"', "my notes"),
-        ("compare @one.py, @two.py", "one.py, two.py"),
-    ],
-)
-def test_a_name_that_is_not_there_is_an_error_and_nothing_is_sent(
-    project: ChatProject, text: str, named: str
-) -> None:
+def test_a_name_that_is_not_there_is_an_error_and_nothing_is_sent(project: ChatProject) -> None:
     (project.folder / "src").mkdir()
     with project.terminal("--session", "s", columns=120) as terminal:
         terminal.see("ctx ")
-        terminal.enter(text)
-        terminal.see(f"✗ there is no file {named}: nothing was sent")
-        terminal.see(lambda t: any(line == f"› {text}" for line in t.lines))  # to be corrected
+        for text, named in (
+            ("read @missing.md please", "missing.md"),
+            ("read @src/nothing and @a.txt", "src/nothing"),
+            ("read @./nothing.", "./nothing"),
+            ('read @"my notes"', "my notes"),
+            ("compare @one.py, @two.py", "one.py, two.py"),
+        ):
+            terminal.enter(text)
+            terminal.see(f"✗ there is no file {named}: nothing was sent")
+            terminal.see(lambda t, text=text: any(line == f"› {text}" for line in t.lines))  # to be corrected
+            terminal.type(CTRL_C)  # empties the line
+            terminal.see(lambda t, text=text: not any(line == f"› {text}" for line in t.lines))
     assert project.user_messages() == []
 
 
@@ -289,7 +287,7 @@ def test_files_are_listed_while_a_name_is_typed(project: ChatProject) -> None:
         terminal.see("attached: src/deep/renderer.py")
 
 
-@pytest.mark.parametrize("typed", ["@no", "@nts"])
+@pytest.mark.parametrize("typed", rest_in_soak(["@nts", "@no"]))
 def test_enter_takes_the_first_file_of_the_list(project: ChatProject, typed: str) -> None:
     (project.folder / "notes.md").write_text("alpha\n")
     project.script("Read.")

@@ -65,7 +65,7 @@ def test_the_model_starts_reads_and_ends_a_server(project: ChatProject) -> None:
         [("job", {"id": "j2"})],
         "Done.",
     )
-    done = project.run_piped("run", "--yes", "--session", "s", "start it")
+    done = project.run_piped("run", "--yes", "--session", "s", "start it", has_process=True)
     assert done.returncode == 0, done.stderr
     started, _, first, second, listed, ended, unknown = results(project)
     assert started == "[foveal: it runs in the background as j1; the tool job reads and ends it]"
@@ -80,7 +80,7 @@ def test_the_model_starts_reads_and_ends_a_server(project: ChatProject) -> None:
 def test_a_command_that_ends_says_how_and_its_output_is_bounded(project: ChatProject) -> None:
     command = {"command": "yes 0123456789 | head -c 9000000; exit 3", "background": True}
     project.script([("run", command)], [("job", {"id": "j1", "wait": 30})], "Done.")
-    done = project.run_piped("run", "--yes", "--session", "s", "go")
+    done = project.run_piped("run", "--yes", "--session", "s", "go", has_process=True)
     assert "▪ j1 has ended, exit status 3: yes 0123456789" in done.stderr
     text = results(project)[1]
     assert text.endswith("[foveal: j1: exit status 3]")
@@ -152,7 +152,7 @@ def test_it_runs_in_the_sandbox(project: ChatProject, tmp_path: Path) -> None:
     command = {"command": f"touch {outside}; touch inside; echo tried", "background": True}
     project.script([("run", command)], [("job", {"id": "j1", "wait": 30})], "Done.")
     env = {"FOVEAL_TOOLS_SANDBOX": "auto"}
-    project.run_piped("run", "--yes", "--session", "s", "go", env=env)
+    project.run_piped("run", "--yes", "--session", "s", "go", env=env, has_process=True)
     assert "tried" in results(project)[1]
     assert (project.folder / "inside").exists()
     assert not outside.exists()

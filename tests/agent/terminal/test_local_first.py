@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,6 +16,7 @@ from foveal.errors import ProviderError
 from foveal.providers import selection
 from foveal.providers.local import download
 from support.chat_project import ChatProject
+from support.terminal import Terminal
 
 CACHE = download.weights_folder(os.environ)
 needs_model = pytest.mark.skipif(
@@ -23,11 +26,9 @@ needs_model = pytest.mark.skipif(
 NO_KEYS = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"), "")
 
 
-@needs_model
-def test_the_bundled_model_answers_from_an_empty_home_without_tools_and_instructions(
-    project: ChatProject,
-) -> None:
-    """One chat for all, because the model takes seconds for an answer."""
+@contextmanager
+def first_chat(project: ChatProject) -> Iterator[Terminal]:
+    """Open a chat from an empty home, in a project that has instructions, and ask the bundled model."""
     (project.folder / "AGENTS.md").write_text("Always answer in French.\n")
     (project.folder / ".git").mkdir()
     cache = {"XDG_CACHE_HOME": str(CACHE.parent.parent)}
@@ -37,24 +38,39 @@ def test_the_bundled_model_answers_from_an_empty_home_without_tools_and_instruct
         terminal.see("paste long texts: /context, /why TEXT, /undo a summary")
         terminal.see("set ANTHROPIC_API_KEY or OPENAI_API_KEY")
         terminal.see(lambda terminal: "sees no files" in terminal.bottom)
+        terminal.enter("/tools")
+        terminal.see("the model is offered no tools; /tools on offers them")
         terminal.enter("What is 2+2?")
         terminal.see(lambda t: "4" in t.text.partition("2+2?")[2].partition(" ctx ")[0], seconds=60)
+        assert "trust" not in terminal.text
+        yield terminal
+
+
+@needs_model
+def test_the_bundled_model_answers_from_an_empty_home_without_tools_and_instructions(
+    project: ChatProject,
+) -> None:
+    with first_chat(project):
+        pass  # the rest of the answer takes seconds
+    facts = [event.fact for event in project.events()]
+    assert [text_of(fact.content) for fact in facts if isinstance(fact, Instructed)] == [
+        system_text(is_bundled=True)
+    ]
+    assert not any(isinstance(fact, Equipped) and bytes(fact.tools) != b"[]" for fact in facts)
+
+
+@pytest.mark.soak
+@needs_model
+def test_the_second_turn_of_the_bundled_model_reads_only_what_is_new(project: ChatProject) -> None:
+    with first_chat(project) as terminal:
         terminal.see("cache 0 %", seconds=60)
         terminal.enter("x = 1. " * 40 + "What is x?")  # it reads 128 tokens at once
         terminal.see("reading: ", seconds=60)
         terminal.see(
             lambda terminal: "cache" in terminal.bottom and "cache 0" not in terminal.bottom, seconds=60
         )
-        terminal.enter("/tools")
-        terminal.see("the model is offered no tools; /tools on offers them")
-        assert "trust" not in terminal.text
-    facts = [event.fact for event in project.events()]
-    assert [text_of(fact.content) for fact in facts if isinstance(fact, Instructed)] == [
-        system_text(is_bundled=True)
-    ]
-    assert not any(isinstance(fact, Equipped) and bytes(fact.tools) != b"[]" for fact in facts)
-    first, second = (fact for fact in facts if isinstance(fact, Used))
-    # The second turn reads only what is new: its prefix comes from the server's prompt cache.
+    first, second = (event.fact for event in project.events() if isinstance(event.fact, Used))
+    # Its prefix comes from the server's prompt cache.
     assert second.cache_read >= first.prompt - 2
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,8 @@ def test_leaving_says_how_to_continue_a_session_that_has_messages(project: ChatP
         assert terminal.text.rstrip().endswith("to continue: foveal --resume 'my talk'")
 
 
-def test_the_advice_to_continue_works_as_printed(project: ChatProject) -> None:
+@pytest.mark.parametrize("is_cold", rest_in_soak([False, True]))
+def test_the_advice_to_continue_works_as_printed(project: ChatProject, is_cold: bool) -> None:
     with project.terminal("--session", "s", columns=200, env={"PATH": "/usr/bin:/bin"}) as terminal:
         terminal.see("ctx ")
         terminal.enter("hi")
@@ -140,8 +142,10 @@ def test_the_advice_to_continue_works_as_printed(project: ChatProject) -> None:
         assert terminal.ended() == 0
         [advice] = re.findall(r"to continue: (.*)", terminal.text)
     program, *arguments = shlex.split(advice)
-    assert Path(program).is_file()
-    with Terminal(*arguments, command=(program,), env=project.env, cwd=project.folder) as terminal:
+    assert Path(program) == Path(sys.executable).with_name("foveal")
+    assert os.access(program, os.X_OK)
+    command = (program,) if is_cold else (sys.executable, "-m", "foveal.cli")
+    with Terminal(*arguments, command=command, env=project.env, cwd=project.folder) as terminal:
         terminal.see("continues after 1 turn")
 
 

@@ -23,21 +23,30 @@ def remote_chat(project: ChatProject, standin: StandIn) -> Terminal:
     return project.terminal("--no-tools", env=remote_model(standin))
 
 
-def test_a_retry_says_why_and_counts_down_to_the_next_try(project: ChatProject) -> None:
+def test_a_retry_counts_down_to_the_next_try_and_a_cut_answer_says_so(project: ChatProject) -> None:
+    answers = [Answer(text="One, two,", is_cut=True), Answer(text="three.")]
     with (
         StandIn(
-            script=lambda number: Answer(text="Here I am."),
+            script=lambda number: answers.pop(0),
             trouble=lambda number: RATE_LIMITED if number == 1 else None,
         ) as standin,
         remote_chat(project, standin) as terminal,
     ):
         terminal.see("ctx")
-        terminal.enter("hello")
+        terminal.enter("count")
         terminal.see("▪ rate limited (429): next try in 2 s, 2 of 5")
         terminal.see("rate limited (429), try 2 of 5 in 2 s")
         terminal.see("rate limited (429), try 2 of 5 in 1 s")
-        terminal.see("Here I am.")
+        terminal.see("the answer has reached its limit of")
+        terminal.see("Say “go on” to continue.")
         assert standin.attempts == 2
+        terminal.enter("go on")
+        terminal.see("three.")
+        assert [message["content"] for message in standin.requests[-1].body["messages"][1:]] == [
+            "count",
+            "One, two,",
+            "go on",
+        ]
         terminal.type(CTRL_D)
         assert terminal.ended() == 0
 
@@ -69,22 +78,3 @@ def test_errors_that_cannot_heal_are_not_retried(project: ChatProject) -> None:
     assert "has no credit left (429)" in done.stderr
     assert "does not accept the key" in done.stderr
     assert "refused the request (400)" in done.stderr
-
-
-def test_a_cut_answer_says_so_and_goes_on(project: ChatProject) -> None:
-    answers = [Answer(text="One, two,", is_cut=True), Answer(text="three.")]
-    with (
-        StandIn(script=lambda number: answers[number - 1]) as standin,
-        remote_chat(project, standin) as terminal,
-    ):
-        terminal.see("ctx")
-        terminal.enter("count")
-        terminal.see("the answer has reached its limit of")
-        terminal.see("Say “go on” to continue.")
-        terminal.enter("go on")
-        terminal.see("three.")
-        assert [message["content"] for message in standin.requests[1].body["messages"][1:]] == [
-            "count",
-            "One, two,",
-            "go on",
-        ]

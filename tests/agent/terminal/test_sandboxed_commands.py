@@ -135,7 +135,7 @@ def test_a_running_command_is_shown_and_ctrl_c_ends_it_and_keeps_its_output(proj
 
 def test_the_doctor_names_the_sandbox_or_says_why_there_is_none(project: ChatProject) -> None:
     def sandbox_line(**env: str) -> str:
-        done = project.run_piped("doctor", env=env)
+        done = project.run_piped("doctor", env=env, has_process=True)
         assert done.returncode == 0, done.stderr
         (line,) = (line for line in done.stdout.splitlines() if line.startswith("sandbox"))
         return line.removeprefix("sandbox").strip()

@@ -85,7 +85,7 @@ def test_a_denied_tool_is_not_offered(project: ChatProject, monkeypatch: pytest.
 def test_run_denies_what_nobody_can_allow_and_the_sub_agent_learns_it(project: ChatProject) -> None:
     write = [("write", {"path": "b.txt", "content": "x"})]
     project.script(task("write b.txt", "writer"), write, "I could not.", "Not written.")
-    done = project.run_piped("run", "--session", "s", "let it write")
+    done = project.run_piped("run", "--session", "s", "let it write", has_process=True)
     assert done.stdout == "Not written.\n"
     assert "Allow sub-agent “writer” write b.txt" in done.stderr
     assert not (project.folder / "b.txt").exists()
@@ -128,7 +128,7 @@ def test_the_menu_and_continue_do_not_offer_sub_agents(
         assert len(await chat.state.store.sessions(limit=10)) == 2
 
     run_chat(project, monkeypatch, steps)
-    done = project.run_piped("run", "--continue", "--json", "go on")
+    done = project.run_piped("run", "--continue", "--json", "go on", has_process=True)
     assert '"session": "s"' in done.stdout.splitlines()[0]
     with project.terminal("--resume") as terminal:
         seen = terminal.see("Continue which session?")

@@ -15,7 +15,7 @@ from foveal.agent.tools import Toolbox
 from foveal.agent.tools.todo import MAX_TODO_CHARS, MAX_TODO_ITEMS, TodoItem, current_todo, todo_tool
 from foveal.core.log import Call, Compacted, ModelSaid, ToolReturned, UserSaid
 from foveal.sessions.session import Session
-from support.effort import some_cases
+from support.effort import rest_in_soak, some_cases
 
 Items = Sequence[tuple[str, str]]
 
@@ -107,7 +107,7 @@ ITEMS = [
 LIST_CASES: Final = [*product((None, write_summary), (9_000, 16_000, 32_000), (1, 3, 40))]
 
 
-@pytest.mark.parametrize(("summarise", "window", "every"), some_cases(LIST_CASES, every=5))
+@pytest.mark.parametrize(("summarise", "window", "every"), some_cases(LIST_CASES, every=7))
 def test_every_request_has_the_list_whatever_is_cut(summarise: Any, window: int, every: int) -> None:
     """Whatever the default policy hides or summarises, the next request has each item that is not done."""
 
@@ -135,7 +135,7 @@ def test_every_request_has_the_list_whatever_is_cut(summarise: Any, window: int,
 
 
 @pytest.mark.parametrize("summarise", [None, write_summary], ids=["without a model", "with a model"])
-@pytest.mark.parametrize("window", [6_000, 9_000])
+@pytest.mark.parametrize("window", rest_in_soak([6_000, 9_000]))
 def test_the_longest_list_is_shortened_where_a_record_has_no_room_for_it(window: int, summarise: Any) -> None:
     """A record with little room has the beginning of the list, and says how many steps it leaves out."""
     words = "and keep the tests of all its callers green " * MAX_TODO_CHARS

@@ -799,6 +799,7 @@ def test_a_command_is_described_on_one_line_that_is_safe_to_print(box: Toolbox) 
 
 
 @pytest.mark.long
+@pytest.mark.soak
 def test_importing_the_tools_does_not_need_mcp() -> None:
     code = "import sys; sys.modules['mcp'] = None; import foveal.agent.tools, foveal.agent.tools.mcp; print('fine')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -438,7 +438,8 @@ class InstructionFiles:
             shown, line = self._parts_within(instructions, preferences, limit)
             if self._max_tokens is None:
                 return shown, line, limit
-            tokens = self._tokens(shown) + self._counter.count(line)
+            # The vocabulary takes some 16 MB in each thread that counts: nothing is counted without files.
+            tokens = self._tokens(shown) + (self._counter.count(line) if line else 0)
             if tokens <= self._max_tokens:
                 low, best = limit, (shown, line)
                 if limit == self._most_bytes or tokens >= self._max_tokens * _FULL_SHARE:
