@@ -199,7 +199,7 @@ def take_first_steps() -> Iterator[tuple[str, str, Terminal]]:
             terminal.enter("/why await session.rewind(8)")
             terminal.see("shown in full")
             terminal.enter("Which method of the session goes back to an earlier event?")
-            terminal.see("The method of the session")
+            terminal.see(lambda t: "The method of the session" in t.text and is_idle(t))
             terminal.enter("/why await session.rewind(8)")
             terminal.see(lambda t: "message 4 of" in t.text and "turn" in t.bottom)
             yield "try-undone", "Why a text was hidden, and how it came back", terminal
