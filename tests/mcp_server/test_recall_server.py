@@ -31,6 +31,7 @@ from foveal.recall import tools
 from foveal.recall.archive import Archive, TranscriptSource
 from foveal.stores import open_store
 from support import warm_start
+from support.effort import rest_in_soak
 from support.paths import TESTS
 from support.warm_commands import command as warm_command
 from support.warm_commands import warm_commands
@@ -98,7 +99,10 @@ def test_the_tools_have_the_arguments_of_the_library() -> None:
     assert all(tool.annotations.read_only_hint for tool in offered.values())
 
 
-def test_transcripts_of_all_agents_are_listed_searched_and_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", rest_in_soak([[], COMMAND]), ids=["fork", "new"])
+def test_transcripts_of_all_agents_are_listed_searched_and_read(
+    tmp_path: Path, command: Sequence[str]
+) -> None:
     async def scene(client: Client) -> list[str]:
         return [
             await call(client, "recall_sessions"),
@@ -106,7 +110,7 @@ def test_transcripts_of_all_agents_are_listed_searched_and_read(tmp_path: Path) 
             await call(client, "recall_read", session="codex", handle="e0-e3"),
         ]
 
-    listed, found, read = over_stdio(tmp_path, scene, TRANSCRIPTS, command=COMMAND)
+    listed, found, read = over_stdio(tmp_path, scene, TRANSCRIPTS, command=command)
     assert {"claude_code;", "codex;", "pi;"} <= set(listed.split())
     assert found.startswith("[foveal recall: ")
     assert read.startswith("[foveal recall: e")

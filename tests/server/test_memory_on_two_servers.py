@@ -152,6 +152,7 @@ def write_until_killed(server: Server, has_begun: threading.Event) -> list[str]:
     return confirmed
 
 
+@pytest.mark.soak  # `test_telegram.py` has the kill, `test_postgres_faults.py` what was confirmed
 @run
 async def test_a_killed_machine_loses_no_entry_that_it_has_confirmed_and_its_bot_continues_elsewhere(
     service_url: str,

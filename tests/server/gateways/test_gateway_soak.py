@@ -72,7 +72,7 @@ async def soak_discord(plan: SoakPlan, folder: Path, *, wait_s: float, quiet_s: 
     LOG.info("%s", await check_soak(run))
 
 
-@pytest.mark.long
+@pytest.mark.soak  # `test_telegram_delivery.py` has the outages, `test_telegram.py` the kill and the rate limit
 def test_telegram_messages_under_kills_and_outages_are_answered_once_and_in_order(tmp_path: Path) -> None:
     places = telegram_places(5)
     plan = soak_plan(17, messages=22, places=places, faults=TELEGRAM_FAULTS, fault_s=0.5, pause_s=0.1)

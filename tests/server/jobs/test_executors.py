@@ -212,6 +212,7 @@ def test_an_executor_that_was_paused_answers_nothing_twice(cluster: Cluster) -> 
     cluster.check_answered_once("pause-1", {key: others[key] for key in others if int(key[1:]) % 2})
 
 
+@pytest.mark.soak  # the paused executor above is taken over in the same way; `test_jobs.py` kills one
 def test_kill_9_loses_and_repeats_no_job(cluster: Cluster) -> None:
     cluster.gate.touch()
     for number in range(KILLED_JOBS):
@@ -391,14 +392,20 @@ def test_a_role_that_may_not_create_tables_runs_jobs(postgres_url: str) -> None:
 
 
 def test_a_server_without_jobs_does_not_load_the_engine(tmp_path: Path) -> None:
-    # Forked processes have imported the engine, so they forget it and all that could import it.
+    # Forked processes have imported the engine, so they forget it and the server, which alone imports it.
     program = tmp_path / "without_jobs.py"
     program.write_text("""
 import asyncio, sys
 from pathlib import Path
+ENGINE = ("dbos", "sqlalchemy")
 for name in [*sys.modules]:
-    if name.partition(".")[0] in ("dbos", "foveal", "sqlalchemy"):
+    if name.partition(".")[0] in ENGINE or f"{name}.".startswith("foveal.server."):
         del sys.modules[name]
+for name, module in sys.modules.items():
+    if name.startswith("foveal."):
+        for value in vars(module).values():
+            owner = getattr(value, "__module__", None) or getattr(value, "__name__", "")
+            assert str(owner).partition(".")[0] not in ENGINE, name
 from foveal.config import Config
 from foveal.server import Service
 from foveal.server.jobs import JobWorker

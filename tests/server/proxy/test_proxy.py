@@ -288,11 +288,11 @@ def test_a_summary_of_a_conversation_with_moving_marks_is_legal(tmp_path: Path) 
     tools = [{"name": "look", "description": "Look.", "input_schema": {"type": "object"}, **mark}]
     texts: list[Any] = []
     with (
-        StandIn(window=100_000, script=lambda number: Answer(text=words)) as provider,
-        ProxyServer(tmp_path, anthropic=provider.anthropic, window=100_000, tokenizer="auto") as proxy,
+        StandIn(window=50_000, script=lambda number: Answer(text=words)) as provider,
+        ProxyServer(tmp_path, anthropic=provider.anthropic, window=50_000, tokenizer="auto") as proxy,
         anthropic.Anthropic(base_url=proxy.url, api_key="sk-ant-of-the-client", max_retries=0) as client,
     ):
-        for number in range(28):
+        for number in range(16):
             texts.append(f"Question {number}.")
             messages: list[Any] = []
             for at, text in enumerate(texts):

@@ -9,10 +9,11 @@ from typing import Any
 
 import httpx
 
-from core.reduction.test_unchanged_answers import FILES, file_text, reading_loop
+from core.reduction.test_unchanged_answers import STILL_CURRENT, WASTED, file_text, read
 from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, answer
 
-WINDOW = 24_000
+FILES = 20
+WINDOW = 12_000
 SECOND_READS = 5
 HEADERS = {"x-api-key": "sk-ant-0123456789abcdef", "anthropic-version": "2023-06-01"}
 
@@ -39,8 +40,8 @@ def test_after_every_such_answer_the_request_has_the_text(tmp_path: Path) -> Non
     ):
         history: list[dict[str, Any]] = [{"role": "user", "content": "Read all files, again and again."}]
         again = 0
-        for call, messages in enumerate(reading_loop(reads=FILES + SECOND_READS)):
-            history += messages
+        for call in range(FILES + SECOND_READS):
+            history += read(call % FILES, call, None if call < FILES else (WASTED, STILL_CURRENT)[call % 2])
             body = {"model": "claude-sonnet-4-5", "max_tokens": 1_000, "messages": with_cache_mark(history)}
             url = f"http://127.0.0.1:{proxy.port}/v1/messages"
             assert http.post(url, headers=HEADERS, json=body).status_code == 200
