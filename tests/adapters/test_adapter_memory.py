@@ -13,6 +13,7 @@ import pytest
 
 from foveal.errors import BadSetting
 from support.adapter_runs import WINDOW, Talk, check_memory, search
+from support.effort import rest_in_soak
 from support.provider_stand_in import StandIn
 
 
@@ -102,7 +103,9 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
         yield standin
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda one: one.__name__.removeprefix("with_"))
+@pytest.mark.parametrize(
+    "framework", rest_in_soak(FRAMEWORKS, kept=2), ids=lambda one: one.__name__.removeprefix("with_")
+)
 def test_an_adapter_shows_a_memory_and_learns(
     provider: StandIn, tmp_path: Path, framework: Callable[..., Any]
 ) -> None:

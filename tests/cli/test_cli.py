@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -874,11 +873,14 @@ def test_a_mask_of_a_missing_part_causes_no_traceback(store: Path) -> None:
 )
 def test_a_reader_that_closes_the_pipe_is_no_error(store: Path, command: str) -> None:
     store_session(store, "demo", [UserSaid(content=f"message {nr} " + "words " * 50) for nr in range(1_000)])
-    shell = f"'{sys.executable}' -m foveal.cli {command} demo | head -1"
     env = {**os.environ, "FOVEAL_STORE": str(store)}
-    done = subprocess.run(shell, shell=True, capture_output=True, env=env, timeout=240, check=True)
-    assert done.stdout.count(b"\n") == 1
-    assert done.stderr == b""
+    program = ["-m", "foveal.cli", *command.split(), "demo"]
+    with warm_start.start(program, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().endswith(b"\n")
+        process.stdout.close()  # as `head -1` does
+        assert process.stderr.read() == b""
 
 
 @pytest.mark.parametrize(
@@ -947,12 +949,15 @@ def test_a_store_in_a_home_that_cannot_be_written_is_reported_with_the_option(tm
 
 
 def test_doctor_needs_no_temporary_folder(store: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "foveal.cli", "doctor"],
-        env={**os.environ, "HOME": str(tmp_path), "FOVEAL_STORE": str(store), "PYTHONDONTWRITEBYTECODE": "1"},
-        cwd=tmp_path, capture_output=True, encoding="utf-8", check=False, timeout=240,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),  # no file can be written
-    )  # fmt: skip
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import resource, runpy, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can be written\n"
+        "sys.argv = ['foveal', 'doctor']\n"
+        "runpy.run_module('foveal.cli', run_name='__main__', alter_sys=True)\n"
+    )
+    env = {**os.environ, "HOME": str(tmp_path), "FOVEAL_STORE": str(store), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = warm_start.run([program], env=env, cwd=tmp_path, encoding="utf-8")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^sandbox +\S", done.stdout, re.MULTILINE)
     assert re.search(r"^configuration +\S", done.stdout, re.MULTILINE)

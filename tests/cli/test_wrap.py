@@ -332,12 +332,24 @@ def test_a_missing_agent_is_named(home: Path, monkeypatch: Any, capsys: Any) -> 
 
 
 @pytest.mark.long
-def test_a_server_that_does_not_start_says_why(home: Path) -> None:
+@pytest.mark.parametrize("is_real", rest_in_soak([False, True]))
+def test_a_server_that_does_not_start_says_why(home: Path, *, is_real: bool) -> None:
+    """`make test` has a server that says what the real one says, after two seconds of imports."""
     environ = script_agent(home, "echo started")
-    command = foveal_command("wrap", "claude")
-    (home / ".config/foveal").mkdir(parents=True)
-    (home / ".config/foveal/foveal.toml").write_text("[server]\nfolder = '/proc/none'\n")
-    done = warm_start.run(command[1:], cwd=home, env=environ, encoding="utf-8")
+    command = ["-m", "foveal.cli", "wrap", "claude"]
+    if is_real:
+        (home / ".config/foveal").mkdir(parents=True)
+        (home / ".config/foveal/foveal.toml").write_text("[server]\nfolder = '/proc/none'\n")
+    else:
+        server, program = home / "server", home / "program.py"
+        server.write_text("#!/bin/sh\necho 'foveal: the folder /proc/none cannot be created' >&2\nexit 1\n")
+        server.chmod(0o700)
+        program.write_text(
+            f"import runpy, sys\nsys.executable = {str(server)!r}\n"
+            "runpy.run_module('foveal.cli', run_name='__main__', alter_sys=True)\n"
+        )
+        command = [str(program), "wrap", "claude"]
+    done = warm_start.run(command, cwd=home, env=environ, encoding="utf-8")
     assert (done.returncode, done.stdout) == (1, "")
     assert "the server did not start: the folder /proc/none cannot be created" in done.stderr
 

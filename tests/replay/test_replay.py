@@ -960,26 +960,26 @@ def test_the_window_of_an_unknown_model_is_told(tmp_path: Path, capsys: pytest.C
 @pytest.mark.long
 def test_replay_compares_windows_on_one_half_by_source(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
-        {"id": f"miniswe/{n}", "source": "us", "licence": "MIT", "messages": workshop(), "meta": {}}
+        {"id": f"miniswe/{n}", "source": "us", "licence": "MIT", "messages": workshop(14), "meta": {}}
         for n in range(8)
     ]
     for name, part in (("one.jsonl", rows[::2]), ("two.jsonl", rows[1::2])):
         (_folder[0] / name).write_text("".join(json.dumps(row) + "\n" for row in part))
     run = ("replay", str(_folder[0]), "--policy", "economy", "--no-bounds", "--reserve", "500")
-    options = ("--half", "A", "--window", "6000,9000", "--window", "50000", "--by-source")
+    options = ("--half", "A", "--window", "3500,5000", "--window", "50000", "--by-source")
     assert main([*run, *options, "--sweep", "target=0.2,0.4"]) == 0
     out, _ = capsys.readouterr()
     lines = [line.split("  ")[0] for line in out.splitlines()]
     assert [
         line for line in lines if ": " in line and line.split()[0] in ("pressure", "window", "source")
     ] == [
-        "pressure ≤ 1: 4 conversations, 100 calls, surprise of 32",
-        "pressure 1–3: 8 conversations, 200 calls, surprise of 64",
-        "window 6,000: 4 conversations, 100 calls, surprise of 32",
-        "window 9,000: 4 conversations, 100 calls, surprise of 32",
-        "window 50,000: 4 conversations, 100 calls, surprise of 32",
-        "source one: 6 conversations, 150 calls, surprise of 48",
-        "source two: 6 conversations, 150 calls, surprise of 48",
+        "pressure ≤ 1: 4 conversations, 60 calls, surprise of 32",
+        "pressure 1–3: 8 conversations, 120 calls, surprise of 64",
+        "window 3,500: 4 conversations, 60 calls, surprise of 32",
+        "window 5,000: 4 conversations, 60 calls, surprise of 32",
+        "window 50,000: 4 conversations, 60 calls, surprise of 32",
+        "source one: 6 conversations, 90 calls, surprise of 48",
+        "source two: 6 conversations, 90 calls, surprise of 48",
         "source left out: best on others",
     ]
     assert [line.partition("=")[0] for line in lines if line.startswith(("one: ", "two: "))] == [
@@ -988,7 +988,7 @@ def test_replay_compares_windows_on_one_half_by_source(capsys: pytest.CaptureFix
     ]
     assert main([*run, *options, "--json"]) == 0
     (everything, _) = json.loads(capsys.readouterr().out)["policies"]
-    assert [group["name"] for group in everything["windows"]] == ["6,000", "9,000", "50,000"]
+    assert [group["name"] for group in everything["windows"]] == ["3,500", "5,000", "50,000"]
 
 
 def test_common_names_do_not_depend_on_the_selection(capsys: pytest.CaptureFixture[str]) -> None:

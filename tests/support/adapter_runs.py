@@ -17,13 +17,13 @@ from foveal.stores import SqliteStore
 from support.provider_stand_in import Answer, Json, Request, StandIn
 
 SOAK = bool(os.environ.get("FOVEAL_SOAK"))
-WINDOW = 16_000 if SOAK else 12_000
-TURNS = 13 if SOAK else 4
+WINDOW = 16_000 if SOAK else 9_000
+TURNS = 13 if SOAK else 3
 """The turns of the longest run of each adapter, with five requests each. Most of its CPU time is the work of the
 clients on the whole history of each request, so `make test` has a smaller window and fewer turns."""
-SHORT_TURNS = TURNS if SOAK else 3
-"""The turns of its other runs, as long only with FOVEAL_SOAK=1. The first reduction is in the third turn."""
-OVERFLOW_TURNS = 8 if SOAK else 4
+SHORT_TURNS = TURNS if SOAK else 2
+"""The turns of its other runs, as long only with FOVEAL_SOAK=1. The first reduction is in the second turn."""
+OVERFLOW_TURNS = 8 if SOAK else 3
 """The turns after which a history that is not reduced is larger than the window."""
 MAX_BREAKS_PER_100 = 10
 

@@ -180,9 +180,9 @@ def test_a_retry_of_the_client_is_no_break(provider: StandIn, client: openai.Ope
 
 
 def test_reductions_that_foveal_records_are_allowed(client: openai.OpenAI, provider: StandIn) -> None:
-    ctx = Context("gpt-4.1", window=6_000, reserve=500)
+    ctx = Context("gpt-4.1", window=4_000, reserve=500)
     with capture() as captured:
-        run_chat(client, 20, ctx=ctx)
+        run_chat(client, 10, ctx=ctx)
     captured.check()
     recorded = captured.breaks()
     assert recorded
@@ -202,7 +202,7 @@ def test_reductions_of_a_session_are_allowed(client: openai.OpenAI) -> None:
     async def run() -> list[str]:
         async with MemoryStore() as store:
             session = await foveal.Session.open(store, id="s", model=foveal.model("gpt-4.1", window=4_000))
-            for turn in range(40):
+            for turn in range(20):
                 await session.append(foveal.UserSaid(content=found(f"Task {turn}") * 2))
                 sent: Any = (await session.fit()).to_openai()
                 reply = client.chat.completions.create(model="gpt-4.1", messages=sent)
@@ -211,7 +211,7 @@ def test_reductions_of_a_session_are_allowed(client: openai.OpenAI) -> None:
 
     with capture() as captured:
         causes = asyncio.run(run())
-    captured.check(min_requests=40)
+    captured.check(min_requests=20)
     assert [one.event.split()[1] for one in captured.breaks()] == causes != []
 
 

@@ -89,7 +89,7 @@ class Remembers(foveal.Policy, frozen=True):
 
 
 @pytest.mark.parametrize(
-    "policy", rest_in_soak([Hides(), Summarises(), Drops(), *foveal.PRESETS.values()], kept=4)
+    "policy", rest_in_soak([Summarises(), Drops(), *foveal.PRESETS.values(), Hides()], kept=3)
 )
 def test_a_policy_that_keeps_the_laws_passes(policy: foveal.Policy) -> None:
     if policy.name == "off":  # which says that a request may not fit

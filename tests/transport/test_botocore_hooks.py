@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import b64encode
 from binascii import crc32
 from collections.abc import Iterator
@@ -19,13 +20,15 @@ from foveal.core.tokens.counter import counter
 from foveal.core.wire.legality import request_faults
 from foveal.errors import BadSetting, ConversationIdMissing
 from foveal.transport import ConversationPool
+from support.effort import rest_in_soak
 
 session = pytest.importorskip("botocore.session")
 
 Json = dict[str, Any]
-WINDOW = 16_000
+SOAK = bool(os.environ.get("FOVEAL_SOAK"))
+WINDOW = 16_000 if SOAK else 9_000
 ANSWER = 1_000
-TURNS = 8
+TURNS = 8 if SOAK else 4
 MODEL = "anthropic.claude-sonnet-4-5-20250929-v1:0"
 
 BESIDE: Json = {
@@ -210,7 +213,7 @@ def test_a_long_loop_stays_inside_the_window(bedrock: Bedrock, stream: bool) -> 
     assert sum(after[: len(one)] != one for one, after in pairwise(sent)) <= len(sent) / 10
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("stream", rest_in_soak([False, True]))
 def test_an_overflow_is_answered_with_a_smaller_request(bedrock: Bedrock, stream: bool) -> None:
     client = client_for(bedrock, ConversationPool(window=200_000))
     history: list[Json] = []

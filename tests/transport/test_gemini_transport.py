@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from itertools import pairwise
 from typing import Any
 
@@ -17,9 +18,10 @@ from foveal.core.wire.legality import request_faults
 from foveal.transport import ConversationPool
 
 Json = dict[str, Any]
-WINDOW = 16_000
+SOAK = bool(os.environ.get("FOVEAL_SOAK"))
+WINDOW = 16_000 if SOAK else 9_000
 ANSWER = 1_000
-TURNS = 8
+TURNS = 8 if SOAK else 4
 BASE = "https://generativelanguage.test/v1beta/models/gemini-2.5-pro"
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from foveal.core.log import ToolReturned, text_of
 from support.chat_project import ChatProject, InProcessChat, run_chat
+from support.effort import rest_in_soak
 from support.sandbox_here import needs_sandbox
 from support.terminal import ENTER
 
@@ -111,7 +112,7 @@ def test_a_background_command_asks_as_any_other_and_ends_with_the_chat(project: 
     assert ends(child)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", rest_in_soak([signal.SIGKILL, signal.SIGHUP]))
 def test_it_ends_with_a_chat_that_is_killed(project: ChatProject, number: int) -> None:
     project.script(START, "Started.")
     with project.terminal("--session", "s", "--yes") as terminal:
@@ -240,7 +241,7 @@ def test_a_protected_file_is_set_aside_before_a_step_that_only_reads_and_at_the_
 
 
 @needs_sandbox
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_killed", rest_in_soak([True, False]))
 def test_the_next_chats_set_aside_what_a_kept_command_made(
     project: ChatProject, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
 ) -> None:

@@ -339,7 +339,7 @@ def test_output_of_commands_and_errors_is_wrapped_at_words(project: ChatProject)
     assert not [line for line in seen.splitlines() if line.lstrip().startswith("%")]
 
 
-@pytest.mark.parametrize("colours", [True, False])
+@pytest.mark.parametrize("colours", rest_in_soak([False, True]))
 def test_no_text_can_control_the_terminal(project: ChatProject, colours: bool) -> None:
     (project.folder / "evil.txt").write_text(EVIL + "\n" + EVIL)
     name = "evil\x1b]0;name\x07.txt"
@@ -670,8 +670,17 @@ def test_a_missing_key_is_one_sentence(project: ChatProject) -> None:
 
 
 def test_a_missing_library_is_reported_with_its_install_command(project: ChatProject) -> None:
-    (project.home / "sitecustomize.py").write_text("import sys; sys.modules['prompt_toolkit'] = None")
-    with project.terminal(is_cold=True) as terminal:
+    program = project.home / "without_it.py"
+    program.write_text(
+        "import runpy, sys\n"
+        "for name in [*sys.modules]:  # as in a new interpreter\n"
+        "    if name.startswith('foveal.agent.terminal'):\n"
+        "        del sys.modules[name]\n"
+        "    elif name.partition('.')[0] == 'prompt_toolkit':\n"
+        "        sys.modules[name] = None\n"
+        "runpy.run_module('foveal.cli', run_name='__main__', alter_sys=True)\n"
+    )
+    with project.terminal(command=(sys.executable, str(program))) as terminal:
         assert terminal.ended() == 1
         assert "pip install 'foveal[chat]'" in terminal.text.replace("\n", "")
 

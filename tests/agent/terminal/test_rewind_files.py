@@ -238,7 +238,6 @@ def kill_during(project: ChatProject, number: int, *, background: bool) -> None:
             (signal.SIGKILL, True),
             (signal.SIGHUP, False),
         ],
-        kept=2,
     ),
 )
 def test_a_killed_chat_loses_no_record(project: ChatProject, number: int, *, background: bool) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -386,16 +385,30 @@ def test_cancelling_the_start_ends_the_started_servers(stdio: dict[str, Any], pi
     assert ends(pid)
 
 
-def test_without_servers_the_library_is_not_imported() -> None:
-    code = (
-        "import asyncio, sys\nfrom foveal.agent.tools.mcp import McpServers\n"
-        "async def main():\n    async with McpServers({}) as servers: assert servers.tools == []\n"
-        "asyncio.run(main()); assert 'mcp' not in sys.modules\n"
-        "sys.modules['mcp'] = None\n"
-        "async def main():\n    async with McpServers({'a': {'command': 'x'}}) as servers: print(servers.notes)\n"
-        "asyncio.run(main())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+def test_without_servers_the_library_is_not_imported(tmp_path: Path) -> None:
+    code = """
+import asyncio, sys
+
+for name in [*sys.modules]:  # as in a new interpreter, where these packages are missing
+    if name.partition(".")[0] in ("mcp", "mcp_types"):
+        sys.modules[name] = None
+    elif name.startswith("foveal.agent."):
+        del sys.modules[name]
+sys.modules["mcp"] = sys.modules["mcp_types"] = None
+
+from foveal.agent.tools.mcp import McpServers
+
+async def main():
+    async with McpServers({}) as servers:
+        assert servers.tools == []
+    async with McpServers({"a": {"command": "x"}}) as servers:
+        print(servers.notes)
+
+asyncio.run(main())
+"""
+    (tmp_path / "program.py").write_text(code)
+    done = warm_start.run([tmp_path / "program.py"], encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
     assert "pip install mcp mcp-types" in done.stdout
 
 
