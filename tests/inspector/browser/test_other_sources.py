@@ -83,11 +83,10 @@ def test_a_transcript_is_clicked_through(
 
 
 def test_subagents_are_lanes_also_when_the_list_was_not_complete_at_first(
-    opener: Any, transcripts: InspectedServer
+    chromium: Chromium, transcripts: InspectedServer
 ) -> None:
     """A busy server answers with rows that it has not read yet."""
-    page = opener(transcripts, "Counting apples", size=(1280, 1000)).page
-    page.locator(".lanes-box").get_by_text("Look into the barn").first.wait_for()
+    url = transcripts.server.url(session=transcripts.keys()["Counting apples"])
     answered: list[str] = []
 
     def answer(route: Any) -> None:
@@ -101,13 +100,13 @@ def test_subagents_are_lanes_also_when_the_list_was_not_complete_at_first(
         ]
         route.fulfill(response=response, json={**response.json(), "sessions": rows})
 
-    # The opened page may still load its own list: its request must not get the first answer.
-    url = page.url
-    page.goto("about:blank")
-    page.route("**/inspect/api/sessions?*", answer)
-    page.goto(url)
-    page.locator(".lanes-box").get_by_text("Look into the barn").first.wait_for()
-    assert len(answered) > 1
+    with chromium.page(size=(1280, 1000)) as watched:
+        page = watched.page
+        page.route("**/inspect/api/sessions?*", answer)
+        page.goto(url)
+        page.locator(".lanes-box").get_by_text("Look into the barn").first.wait_for()
+        assert len(answered) > 1
+        watched.check(transcripts.address.removeprefix("http://"))
 
 
 def test_a_growing_transcript_is_followed_and_has_no_actions(
