@@ -37,7 +37,7 @@ import savings_picture
 from inspector_pictures import PICTURES, Picture
 
 COMPARED: Final = [one for one in PICTURES if one.theme == "light" or one.size != PICTURES[0].size]
-"""Those of the inspector whose text is compared with the page; `make test` compares half of them."""
+"""Those of the inspector whose text is compared with the page; `make test` compares a third of them."""
 SUFFIXES: Final = {".svg", ".png", ".jpg", ".gif", ".webp"}
 AGAIN: Final = "the program shows something else now: run .venv/bin/python tools/docs/"
 Captures = Callable[[], Iterator[tuple[str, str, Terminal]]]
@@ -94,7 +94,7 @@ def test_a_picture_of_the_inspector_has_the_text_of_its_page(
 
         def compare() -> None:
             with inspector_pictures.page_of_pictures(chromium) as watched:
-                for picture in some_cases(COMPARED, every=2):
+                for picture in some_cases(COMPARED, every=3):
                     wanted, shown = words_of(watched, server, picture)
                     assert wanted == shown, f"{picture.name}: {AGAIN}inspector_pictures.py"
 

@@ -100,7 +100,22 @@ def test_the_blocks_of_the_page_are_the_program() -> None:
     assert "\n\n".join(block.rstrip("\n") + "\n" for block in blocks) == program.partition('"""\n\n')[2]
 
 
+def test_several_users_at_once_share_nothing(served: Served) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for turn in range(3):
+            said = [(f"{user}-2", f"I am {user}-2, part {turn}.") for user in USERS]
+            answers = list(pool.map(lambda each: send(served.url, each[0], "alone", each[1]), said))
+            assert all(answer.startswith("It rains here.") for answer in answers)
+    sent = served.requests_of("-2, part ")
+    assert [len([user for user in USERS if user in str(messages)]) for messages in sent] == [1] * 12
+    assert [ask("GET", f"{served.url}/chats", f"{user}-2") for user in USERS] == [["alone"]] * 4
+    log = ask("GET", f"{served.url}/chats/alone", "ada-2")
+    assert [who for who, _ in log] == ["user", "model"] * 3
+
+
+@pytest.mark.soak
 def test_several_users_at_once_share_nothing_and_find_their_chats_after_a_crash(tmp_path: Path) -> None:
+    """That a stored turn survives `kill -9`, `make test` shows of sessions and of `foveal serve`."""
     chats = tmp_path / "chats.db"
     with StandIn(script=lambda number: Answer(text=f"Answer {number}.")) as provider:
         with running(chats, provider, end=SIGKILL) as url, ThreadPoolExecutor(8) as pool:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from foveal.core.log import Call, Dialect, Instructed, ModelSaid, ToolReturned, UserSaid
+from support.effort import rest_in_soak
 from support.inspected_server import InspectedServer, write_session
 from support.paths import ROOT
 
@@ -49,7 +50,7 @@ def place(diff: dict[str, Any]) -> tuple[Any, ...]:
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
 @pytest.mark.parametrize(
-    ("model", "dialect"), [("claude-sonnet-4-5", "anthropic"), ("gpt-4.1", "openai_chat")]
+    ("model", "dialect"), rest_in_soak([("claude-sonnet-4-5", "anthropic"), ("gpt-4.1", "openai_chat")])
 )
 def test_both_pages_name_the_same_message(tmp_path: Path, model: str, dialect: Dialect) -> None:
     path = tmp_path / "sessions.db"

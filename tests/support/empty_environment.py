@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -84,16 +85,10 @@ class EmptyEnvironment:
 
     def pip_install(self, *wanted: str) -> None:
         """Install packages with the pip of the tests, with the versions that the tests have."""
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "-q",
-            "--disable-pip-version-check",
-            "--python",
-            self.programs / "python",
-        ]
-        call([*pip, "install", "--no-compile", "-c", CONSTRAINTS, *wanted])
+        # What `pip --python` starts too, after it has imported itself.
+        (pip,) = Path(sysconfig.get_path("purelib")).glob("pip/__pip-runner__.py")
+        options = ("-q", "--disable-pip-version-check", "install", "--no-compile", "-c", CONSTRAINTS)
+        call([self.programs / "python", pip, *options, *wanted])
 
     def run(self, *words: str, programs: Path | None = None) -> str:
         """Run a program of the environment and return what it prints on standard output."""

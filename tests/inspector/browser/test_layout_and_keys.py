@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
-from support.effort import rest_in_soak
 from support.inspected_server import InspectedServer
-from support.page_layout import CONTRASTS, check_layout
+from support.page_layout import CONTRASTS, check_layout, check_looks
 from support.waiting import wait_until
 
 TITLE = "Orders are shipped twice"
@@ -24,37 +24,44 @@ PANELS = (
     "What if",
 )
 PHONE = 640
+Looks = tuple[tuple[int, str], ...]
+"""Widths and themes."""
 NOT_CUT = "name => [...document.querySelectorAll(name)].every((box) => box.scrollWidth <= box.clientWidth)"
 
 
 @pytest.mark.parametrize(
-    ("width", "theme"),
-    rest_in_soak(
-        [(360, "light"), (1280, "dark"), (360, "dark"), (1280, "light"), (2560, "light"), (2560, "dark")],
-        kept=2,
-    ),
+    "looks",
+    [
+        pytest.param(((360, "light"), (1280, "dark")), id="360-light-1280-dark"),
+        *(
+            pytest.param(((width, theme),), id=f"{width}-{theme}", marks=pytest.mark.soak)
+            for width, theme in product((360, 1280, 2560), ("light", "dark"))
+        ),
+    ],
 )
-def test_pages_fit_and_can_be_read(opener: Any, shop: InspectedServer, width: int, theme: str) -> None:
+def test_pages_fit_and_can_be_read(opener: Any, shop: InspectedServer, looks: Looks) -> None:
+    """`make soak` also opens the page anew for each look."""
+    width, theme = looks[0]
     inspected = opener(shop, TITLE, "#e93", size=(width, 900), color_scheme=theme)
     page = inspected.page
-    for number, name in enumerate(PANELS, 1):
-        page.keyboard.press(str(number))
-        inspected.open_panel(name)
-        check_layout(page)
-        assert page.evaluate(CONTRASTS) == [], name
-    assert width < PHONE or page.evaluate(NOT_CUT, ".panel-tabs")
+    for look in looks:
+        check_looks(page, [look])
+        for number, name in enumerate(PANELS, 1):
+            page.keyboard.press(str(number))
+            inspected.open_panel(name)
+            check_layout(page)
+            assert page.evaluate(CONTRASTS) == [], name
+        assert look[0] < PHONE or page.evaluate(NOT_CUT, ".panel-tabs")
     page.goto(f"{shop.address}/inspect/")
     page.locator(".overview .session-table tbody tr").first.wait_for()
-    for shown in {width, min(width, 800)}:
-        page.set_viewport_size({"width": shown, "height": 900})
-        check_layout(page)
-        assert page.evaluate(NOT_CUT, ".session-scroll"), shown
-        assert page.evaluate(CONTRASTS) == []
+    for width, theme in looks:
+        for shown in {width, min(width, 800)}:
+            check_looks(page, [(shown, theme)])
+            assert page.evaluate(NOT_CUT, ".session-scroll"), shown
 
 
 def test_the_theme_can_be_chosen_and_stays(opener: Any, shop: InspectedServer) -> None:
-    inspected = opener(shop, TITLE, color_scheme="light")
-    page = inspected.page
+    page = opener(shop, color_scheme="light").page
 
     def background() -> str:
         return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
@@ -67,7 +74,7 @@ def test_the_theme_can_be_chosen_and_stays(opener: Any, shop: InspectedServer) -
         themes.add(background())
         if background() != light:
             page.reload()
-            page.locator(".log-body .log-row").first.wait_for()
+            page.locator(".overview .session-table tbody tr").first.wait_for()
             assert background() != light
     assert len(themes) == 2
 

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from foveal.core.log.events import Event, ModelSaid, UserSaid
-from foveal.inspector.open_logs import MIN_OUTLINE_EVENTS
+from foveal.inspector import api, open_logs
 from foveal.stores import open_store
 from support.inspected_pages import ROWS, InspectedPage
 from support.inspected_server import InspectedServer, write_session
+from support.waiting import wait_until
 
 TITLE = "A long talk"
+MIN_OUTLINE_EVENTS = 500
+"""How many events a session has whose outline is sent first. The product's number takes four times as long."""
 PAIRS = MIN_OUTLINE_EVENTS // 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shorter() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (api, open_logs):
+            patch.setattr(module, "MIN_OUTLINE_EVENTS", MIN_OUTLINE_EVENTS)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +68,7 @@ def test_a_long_session_shows_its_levels_before_its_sizes(
         held[0].continue_()
         inspected.until_where(f"event {2 * PAIRS + 2:,} of")
         assert page.locator(".event-slider").is_enabled()
-        assert all(last.locator(".size").all_inner_texts())
+        wait_until(lambda: all(last.locator(".size").all_inner_texts()))
         page.get_by_text(f"{2 * PAIRS + 3:,} events and").wait_for()
         inspected.go_to(5)
         page.get_by_text("not yet said").first.wait_for()

@@ -43,12 +43,14 @@ def transcripts(tmp_path: Path, serve: Any) -> InspectedServer:
     ("title", "model", "word"),
     [
         pytest.param("Counting apples", "claude-sonnet-4-5", "apples", id="claude_code"),
-        pytest.param("", "gpt-5-codex", "", id="codex", marks=pytest.mark.soak),
+        pytest.param("", "gpt-5-codex", "", id="codex"),
     ],
 )
+@pytest.mark.soak
 def test_a_transcript_is_clicked_through(
     opener: Any, transcripts: InspectedServer, title: str, model: str, word: str
 ) -> None:
+    """`make test` opens the panels of a malicious transcript, and the messages of one that grows."""
     rows = transcripts.client().get("/inspect/api/sessions").json()["sessions"]
     row = next(row for row in rows if row["model"] == model and row.get("title", "").startswith(title))
     inspected = opener(transcripts, row["title"])
@@ -81,11 +83,10 @@ def test_a_transcript_is_clicked_through(
 
 
 def test_subagents_are_lanes_also_when_the_list_was_not_complete_at_first(
-    opener: Any, transcripts: InspectedServer
+    chromium: Chromium, transcripts: InspectedServer
 ) -> None:
     """A busy server answers with rows that it has not read yet."""
-    page = opener(transcripts, "Counting apples", size=(1280, 1000)).page
-    page.locator(".lanes-box").get_by_text("Look into the barn").first.wait_for()
+    url = transcripts.server.url(session=transcripts.keys()["Counting apples"])
     answered: list[str] = []
 
     def answer(route: Any) -> None:
@@ -99,17 +100,20 @@ def test_subagents_are_lanes_also_when_the_list_was_not_complete_at_first(
         ]
         route.fulfill(response=response, json={**response.json(), "sessions": rows})
 
-    # The opened page may still load its own list: its request must not get the first answer.
-    url = page.url
-    page.goto("about:blank")
-    page.route("**/inspect/api/sessions?*", answer)
-    page.goto(url)
-    page.locator(".lanes-box").get_by_text("Look into the barn").first.wait_for()
-    assert len(answered) > 1
+    with chromium.page(size=(1280, 1000)) as watched:
+        page = watched.page
+        page.route("**/inspect/api/sessions?*", answer)
+        page.goto(url)
+        page.locator(".lanes-box").get_by_text("Look into the barn").first.wait_for()
+        assert len(answered) > 1
+        watched.check(transcripts.address.removeprefix("http://"))
 
 
-def test_a_growing_transcript_is_followed(opener: Any, transcripts: InspectedServer, tmp_path: Path) -> None:
+def test_a_growing_transcript_is_followed_and_has_no_actions(
+    opener: Any, transcripts: InspectedServer, tmp_path: Path
+) -> None:
     inspected = opener(transcripts, "Counting apples")
+    assert "claude-sonnet-4-5" in inspected.page.locator("#head").inner_text()
     inspected.page.locator(".live-line[data-status=live]").wait_for()
     message = {"role": "user", "content": "And the pears?"}
     line = {"type": "user", "uuid": "u9", "parentUuid": "a5", "isSidechain": False, "sessionId": "s-1",
@@ -118,7 +122,12 @@ def test_a_growing_transcript_is_followed(opener: Any, transcripts: InspectedSer
         file.write(json.dumps(line) + "\n")
         file.flush()
         os.fsync(file.fileno())
-    inspected.page.locator(ROWS, has_text="And the pears?").first.wait_for()
+    inspected.page.locator(ROWS, has_text="And the pears?").first.click()
+    panel = inspected.open_panel("Message")
+    panel.locator(".message-text", has_text="And the pears?").wait_for()
+    for name in ("Pin", "Drop"):
+        assert panel.get_by_role("button", name=name, exact=True).is_disabled()
+    assert panel.locator(".action-note").inner_text()
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +139,9 @@ def exported(shop: InspectedServer, tmp_path_factory: pytest.TempPathFactory) ->
     return path
 
 
+@pytest.mark.soak
 def test_an_exported_file_opens_from_disk_without_a_network(chromium: Chromium, exported: Path) -> None:
+    """`make test` opens the panels of a malicious one, and one with statements without a network."""
     with chromium.page(offline=True) as watched:
         page = watched.page
         page.goto(exported.as_uri())

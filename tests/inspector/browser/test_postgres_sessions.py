@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foveal.core.log.events import AnyFact, Compacted, ModelSaid, UserSaid
-from support.inspected_server import InspectedServer, write_session
+from support.inspected_server import TOKEN_HEADER, InspectedServer, page_token, write_session
 from support.postgres_server import drop_database, fresh_database
 
 TITLE = "Rounding"
@@ -31,6 +31,27 @@ def database() -> Iterator[str]:
     drop_database(url)
 
 
+def kinds(server: InspectedServer) -> list[str]:
+    """The kinds of all events of the session."""
+    timeline = server.client().get("/inspect/api/timeline", params={"id": server.keys()[TITLE]}).json()
+    return [row["kind"] for row in timeline["rows"]]
+
+
+def test_a_session_in_postgres_is_read_pinned_and_its_summary_undone(serve: Any, database: str) -> None:
+    server: InspectedServer = serve(database)
+    client, address = server.client(), f"/inspect/api/act?id={server.keys()[TITLE]}"
+    token = {TOKEN_HEADER: page_token(client.get("/inspect/").text)}
+    before = kinds(server)
+    undone = client.post(
+        address, json={"action": "undo", "event": f"e{before.index('compacted')}"}, headers=token
+    )
+    assert undone.status_code == 200, undone.text
+    pinned = client.post(address, json={"action": "pin", "event": "e2"}, headers=token)
+    assert pinned.status_code == 200, pinned.text
+    assert kinds(server) == [*before, "reverted", "pinned"]
+
+
+@pytest.mark.soak
 def test_a_session_in_postgres_is_scrubbed_pinned_and_its_summary_undone(
     opener: Any, serve: Any, database: str
 ) -> None:
@@ -49,5 +70,4 @@ def test_a_session_in_postgres_is_scrubbed_pinned_and_its_summary_undone(
     inspected.page.locator(".message-level", has_text="Full").wait_for()
     inspected.act(panel, "Pin")
     panel.get_by_role("button", name="Unpin").wait_for()
-    timeline = server.client().get("/inspect/api/timeline", params={"id": server.keys()[TITLE]}).json()
-    assert [row["kind"] for row in timeline["rows"]][-2:] == ["reverted", "pinned"]
+    assert kinds(server)[-2:] == ["reverted", "pinned"]

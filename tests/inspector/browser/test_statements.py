@@ -92,7 +92,9 @@ def test_a_transcript_has_statements_without_buttons(opener: Any, serve: Any, tm
     assert "Pin, Replaced by…:" in panel.locator(".action-note").inner_text()
 
 
-def test_an_exported_file_has_the_statements(chromium: Chromium, shop_store: Path, tmp_path: Path) -> None:
+def test_an_exported_file_has_the_statements_and_a_search_without_a_network(
+    chromium: Chromium, shop_store: Path, tmp_path: Path
+) -> None:
     with InspectedServer(shop_store) as server:
         answer = server.client().get("/inspect/api/export", params={"id": server.keys()[TITLE]})
     path = tmp_path / "session.html"
@@ -107,4 +109,12 @@ def test_an_exported_file_has_the_statements(chromium: Chromium, shop_store: Pat
         assert panel.get_by_role("button", name=re.compile("Pin|Restore")).count() == 0
         page.evaluate("location.hash = 'e3&panel=statements'")
         panel.get_by_text("An exported file has the statements at its newest event only.").wait_for()
+        page.get_by_role("tab", name="What if").click()
+        page.get_by_text("A replay needs `foveal inspect`").wait_for()
+        page.get_by_role("tab", name="Search").click()
+        page.get_by_label("When did the model last see").fill("Bolivia")
+        page.keyboard.press("Enter")
+        page.locator(".search-answer", has_text="Bolivia").wait_for()
+        assert page.locator(".live-control").inner_text() == "Exported file"
         watched.check()
+        assert {url.split(":")[0] for url in watched.urls} <= {"file", "data"}
