@@ -110,7 +110,7 @@ def screen_of(project: ChatProject, env: dict[str, str], columns: int, rows: int
         terminal.enter("/context")
         terminal.see("acts at")
         terminal.enter("/help")
-        terminal.see(lambda t: "/quit" in t.text and re.match(r" ctx .* %", t.bottom) is not None)
+        terminal.see(lambda t: "/quit" in t.text and re.match(r" ctx .* % .* sandbox", t.bottom) is not None)
     return terminal
 
 

@@ -17,11 +17,13 @@ import pytest
 
 from foveal.core.log import ModelSaid, UserSaid, text_of
 from foveal.core.view import effective_events
+from foveal.server.proxy.digest_index import DigestIndex
 from foveal.stores import SqliteStore
+from foveal.stores.postgres.leases import SessionLeases
 from foveal.stores.session_locks import SessionLocks
-from support.serve_process import HttpReply, Server, serving
+from support.serve_process import HttpReply, Server, ask, serving
 from support.service_databases import service_database_url
-from support.upstream import Piece, RawUpstream, ReceivedRequest, answer, until
+from support.upstream import DEADLINE, Piece, ProxyServer, RawUpstream, ReceivedRequest, answer, until
 
 Json = dict[str, Any]
 CONVERSATIONS = 6
@@ -139,11 +141,15 @@ class TwoServers:
         return reply
 
     def _ask(self, server: Server, texts: list[str]) -> HttpReply:
-        roles = ("user", "assistant")
-        messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
-        reply = server.ask("/v1/chat/completions", body={"model": "gpt-4.1", "messages": messages})
+        reply = server.ask("/v1/chat/completions", body=request_of(texts))
         assert reply.status == 200, reply.body
         return reply
+
+
+def request_of(texts: list[str]) -> Json:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
+    return {"model": "gpt-4.1", "messages": messages}
 
 
 def text_of_answer(reply: HttpReply) -> str:
@@ -231,3 +237,44 @@ def test_a_request_that_waited_for_a_killed_server_continues_its_conversation(tm
             reply = asyncio.run(ask_while_held(server, body, session_of(failed)))
     assert reply.status == 200
     assert session_of(reply) == session_of(failed)
+
+
+def test_a_reply_that_another_server_records_during_the_search_is_found(
+    service_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, unlocked = DigestIndex.add, SessionLeases.unlocked
+    may_write, written = threading.Event(), threading.Semaphore(0)
+    begun: set[str] = set()
+
+    async def add_late(self: DigestIndex, tenant: str, session: str, *rest: Any, **more: Any) -> None:
+        is_reply = session in begun
+        begun.add(session)
+        if is_reply:
+            await asyncio.to_thread(may_write.wait, DEADLINE)
+        await add(self, tenant, session, *rest, **more)
+        if is_reply:
+            asyncio.get_running_loop().call_later(0.1, written.release)  # when the claim is released
+
+    async def unlocked_after_writes(self: SessionLeases, names: list[tuple[str, str]]) -> Any:
+        may_write.set()
+        for _ in names:
+            await asyncio.to_thread(written.acquire, timeout=DEADLINE)
+        return await unlocked(self, names)
+
+    monkeypatch.setattr(DigestIndex, "add", add_late)
+    monkeypatch.setattr(SessionLeases, "unlocked", unlocked_after_writes)
+    with RawUpstream(echo) as raw:
+        settings: Json = {"openai": raw.openai, "server__database": service_url}
+        with (
+            ProxyServer(tmp_path / "one", **settings) as one,
+            ProxyServer(tmp_path / "two", **settings) as two,
+        ):
+
+            def send(server: ProxyServer, texts: list[str], session: str = "") -> HttpReply:
+                headers = {"x-foveal-session": session} if session else {}
+                return ask(server.url, "/v1/chat/completions", body=request_of(texts), headers=headers)
+
+            first = send(one, ["Hi"], "second-in-order")
+            send(one, ["Hi"], "first-in-order")
+            later = send(two, ["Hi", text_of_answer(first), "Go on"])
+    assert session_of(later) == session_of(first) == "second-in-order"

@@ -316,8 +316,10 @@ class TenantConversations:
                 for found in sessions
                 if found.session not in own
             ]
-            if monotonic() > until or len(await self._runtime.locks.unlocked(names)) == len(names):
+            if not names or monotonic() > until:
                 return sessions
+            if len(await self._runtime.locks.unlocked(names)) == len(names):
+                return await self._find(incoming)  # what they recorded is in the index before they release
             await asyncio.sleep(delay)
             delay = min(delay * 2, MAX_RETRY_DELAY_S)
 
