@@ -300,9 +300,13 @@ def test_questions_name_the_sub_agent_and_come_one_at_a_time(tmp_path: Path) -> 
 
 def test_cancelling_the_parent_ends_all_and_leaves_legal_logs(tmp_path: Path) -> None:
     async def steps(s: Scene) -> None:
+        async def have_called() -> bool:
+            children = (await s.children()).values()
+            return all(any(isinstance(e.fact, ModelSaid) for e in events) for events in children)
+
         s.provider.together = 2
         running = asyncio.create_task(s.results())
-        while len(await s.children()) < 2 or s.provider.most_running < 2:
+        while len(await s.children()) < 2 or s.provider.most_running < 2 or not await have_called():
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         running.cancel()
