@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from itertools import takewhile
 from typing import Final, Literal, NamedTuple, Protocol
@@ -450,13 +450,13 @@ class Agent:
                             call=call, lines=running.last_lines(), seconds=running.seconds
                         )
         except asyncio.CancelledError:
-            await _cancel_all(waiting)
+            await cancel_and_wait(*waiting)
             for started in waiting.values():
                 for report in started.reports:
                     yield report
             raise
         finally:
-            await _cancel_all(waiting)
+            await cancel_and_wait(*waiting)
 
     async def _store_result(self, call: Call, output: ToolOutput, running: RunningCall) -> ToolFinished:
         """Store the whole result of a call and return the report of it."""
@@ -573,14 +573,6 @@ class _StartedCall(NamedTuple):
     call: Call
     running: RunningCall
     reports: list[AgentEvent]
-
-
-async def _cancel_all(tasks: Iterable[asyncio.Future[ToolOutput]]) -> None:
-    """Cancel tasks, all before the first is waited for."""
-    for task in tasks:
-        task.cancel()
-    for task in tasks:
-        await cancel_and_wait(task)
 
 
 def missing_result(why: str) -> str:

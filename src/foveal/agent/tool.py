@@ -407,12 +407,14 @@ class RunningCall:
         return tuple(readable(line[:MAX_LIVE_LINE_CHARS]) for line in shown)
 
 
-async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and wait until it has ended, also if the caller is cancelled again meanwhile."""
-    task.cancel()
-    while not task.done():
+async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, each once, and wait until all have ended, also if the caller is cancelled again meanwhile. A
+    task that is cancelled twice is stopped in the middle of its own end."""
+    for task in tasks:
+        task.cancel()
+    while running := [task for task in tasks if not task.done()]:
         try:
-            await asyncio.wait({task})
+            await asyncio.wait(running)
         except asyncio.CancelledError:
             continue
 

@@ -89,8 +89,11 @@ async def look(_: Mapping[str, Any]) -> ToolOutput:
     return ToolOutput(content="looked")
 
 
-async def stuck(_: Mapping[str, Any]) -> ToolOutput:
-    await asyncio.sleep(60)
+async def stuck(given: Mapping[str, Any]) -> ToolOutput:
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(given.get("stops_after", 0))
     return ToolOutput(content="too late")
 
 
@@ -323,8 +326,8 @@ def test_cancelling_the_parent_ends_all_and_leaves_legal_logs(tmp_path: Path) ->
         for events in (await s.children()).values():
             assert isinstance([e.fact for e in events if isinstance(e.fact, ToolReturned)][-1], ToolReturned)
 
-    wait = [[("stuck", {})], "never"]
-    scene(steps, tmp_path, {"go": [[task("x"), task("y")], "Never."], "x": wait, "y": list(wait)})
+    soon, late = ([[("stuck", {"stops_after": seconds})], "never"] for seconds in (0, 0.3))
+    scene(steps, tmp_path, {"go": [[task("x"), task("y")], "Never."], "x": soon, "y": late})
 
 
 def test_what_sub_agents_take_is_recorded_in_the_log_of_their_parent(tmp_path: Path) -> None:
