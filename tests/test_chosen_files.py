@@ -51,6 +51,7 @@ def test_the_core_the_laws_and_the_rules_of_the_code_are_quick() -> None:
         ("server/gateways/test_gateway_soak.py", True),
         ("test_architecture.py", False),
         ("docs/test_pages.py", False),
+        ("sessions/test_session.py", True),  # a fixture of its folder has marked cases
     ],
 )
 def test_soak_runs_what_is_longer_in_it(file: str, is_longer: bool) -> None:

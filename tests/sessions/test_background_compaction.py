@@ -6,8 +6,8 @@ Summarisers are scripted: one waits until the test releases it, so that a test d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from random import Random
@@ -85,32 +85,6 @@ def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
         asyncio.run(asyncio.wait_for(test(*args, **kwargs), timeout=DEADLINE_S))
 
     return wrapped
-
-
-@pytest.fixture(params=rest_in_soak(["memory", "sqlite"]))
-def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
-    """Opens a store of sessions: what does not depend on its kind is shown with one in memory."""
-    return _opener(request.param, tmp_path)
-
-
-@pytest.fixture(params=rest_in_soak(["sqlite", "memory"]))
-def lasting_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
-    """The same for what is read from the store again, by another session or after it was closed."""
-    return _opener(request.param, tmp_path)
-
-
-def _opener(kind: str, folder: Path) -> Callable[[], Any]:
-    if kind == "sqlite":
-        return lambda: open_store(folder / "chats.db", durability="normal")
-    return _one(MemoryStore())
-
-
-def _one(kept: Any) -> Callable[[], Any]:
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[Any]:
-        yield kept
-
-    return opened
 
 
 class PausedSummariser:

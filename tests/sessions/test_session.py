@@ -51,7 +51,6 @@ from foveal.ports import Store
 from foveal.sessions import Session, SessionOptions, events_in_memory
 from foveal.stores import open_store
 from foveal.stores.memory import MemoryStore
-from support.effort import rest_in_soak
 from support.legality import check_anthropic, check_chat, check_responses
 
 MODEL = "gpt-4.1"
@@ -67,32 +66,6 @@ def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
         asyncio.run(test(*args, **kwargs))
 
     return wrapped
-
-
-@pytest.fixture(params=rest_in_soak(["memory", "sqlite"]))
-def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
-    """Opens a store of sessions: what does not depend on its kind is shown with one in memory."""
-    return _opener(request.param, tmp_path)
-
-
-@pytest.fixture(params=rest_in_soak(["sqlite", "memory"]))
-def lasting_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
-    """The same for what is read from the store again, by another session or after it was closed."""
-    return _opener(request.param, tmp_path)
-
-
-def _opener(kind: str, folder: Path) -> Callable[[], Any]:
-    if kind == "sqlite":
-        return lambda: open_store(folder / "chats.db", durability="normal")
-    kept = MemoryStore()
-
-    class Kept:
-        async def __aenter__(self) -> MemoryStore:
-            return kept
-
-        async def __aexit__(self, *_: object) -> None: ...
-
-    return Kept
 
 
 async def run_turns(session: Session, turns: int, *, start: int = 0, size: int = 300) -> None:

@@ -51,7 +51,7 @@ def does_more_in_soak(path: Path) -> bool:
     variable."""
     return any(
         re.search(r"FOVEAL_SOAK|mark\.soak|@given\(|RuleBasedStateMachine", text)
-        for text in (file.read_text("utf-8") for file in _reached(frozenset({path})))
+        for text in (file.read_text("utf-8") for file in _reached(frozenset({path, *_conftests(path)})))
     )
 
 

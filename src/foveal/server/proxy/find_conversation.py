@@ -389,7 +389,8 @@ class TenantConversations:
         self, found: KnownSession, incoming: _Incoming, *, has_equals: bool
     ) -> Exchange | None:
         """Continue a session or a fork of it; None if the session is gone, or of another user.
-        If other sessions begin equally, a reply that differs is not taken for another form of this session's."""
+        If other sessions begin equally, a reply that differs is not taken for another form of this session's; and
+        nothing is rewound that another exchange may have stored while this request waited for the session."""
         request = incoming.request
         known = count_up_to(request.digests, found.end.digest)
         chunks = request.chunks(known)

@@ -319,8 +319,7 @@ def _home_rules(home: Path, workspace: Path, private: PrivateFolder) -> Iterator
     readable = [os.path.join(home, name) for name in READABLE_IN_HOME]
     if environment := os.environ.get("VIRTUAL_ENV"):
         readable.append(os.path.abspath(environment))
-    existing = [path for path in readable if os.path.lexists(path)]
-    yield from (AccessRule(_real(path), "read") for path in existing if not _is_led_by(workspace, path))
+    yield from (AccessRule(_real(path), "read") for path in readable if not _is_led_by(workspace, path))
     yield AccessRule(_real(home / ".cache"), "write", private.cache)
 
 
